@@ -11,7 +11,7 @@ import { table } from "./table.ts";
 interface Row { node: Node_; position: number }
 
 /** Standard deviation over mean. */
-export function imbalance(values: number[]): number {
+function imbalance(values: number[]): number {
   const mean = values.reduce((a, b) => a + b, 0) / Math.max(values.length, 1);
   const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / Math.max(values.length, 1);
   return mean > 0 ? Math.sqrt(variance) / mean : 0;
@@ -70,6 +70,8 @@ function map(title: string, machine: Machine, traffic: number[][]): Plot {
   const nodes = machine.nodes;
   const all = traffic.flat().reduce((a, b) => a + b, 0) || 1;
   const load = nodes.map((_, memory) => traffic.reduce((sum, row) => sum + row[memory], 0));
+  // A node without memory has no controller to share the load with.
+  const controllers = load.filter((_, memory) => nodes[memory].memory_bytes !== 0);
   const local = nodes.reduce((sum, _, node) => sum + traffic[node][node], 0);
   const between = (a: number, b: number) => traffic[a][b] + traffic[b][a];
   const pairs = nodes.flatMap((_, a) => nodes.slice(a + 1).map((_, b): [number, number] => [a, a + 1 + b]));
@@ -94,7 +96,7 @@ function map(title: string, machine: Machine, traffic: number[][]): Plot {
         plain: true,
         step: [0.1, 0.1],
         legend: [["little load", ramp(0.1)], ["more", ramp(0.5)], ["most of this map", ramp(1)]],
-        note: `${percent(local / all)} local; imbalance of the controllers ${imbalance(load).toFixed(2)} (standard deviation over mean). Circles and lines grow with the accesses to a node's memory and between two nodes; percentages are shares of all accesses.`,
+        note: `${percent(local / all)} local; imbalance of the controllers ${imbalance(controllers).toFixed(2)} (standard deviation over mean). Circles and lines grow with the accesses to a node's memory and between two nodes; percentages are shares of all accesses.`,
         draw(g, area) {
           const side = Math.min(area.width, area.height);
           const [left, top] = [area.x + (area.width - side) / 2, area.y + (area.height - side) / 2];

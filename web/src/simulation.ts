@@ -5,7 +5,6 @@ import { among, PARTS } from "./colours.ts";
 import { coursePlot } from "./course.ts";
 import { h } from "./dom.ts";
 import { count, exact, percent, time } from "./format.ts";
-import { imbalance } from "./machine.ts";
 import { movementsView } from "./movements.ts";
 import { type Content, Plot, toPixels } from "./plot.ts";
 import { read } from "./state.ts";
@@ -131,7 +130,7 @@ function controllers(results: Result[], load: (result: Result) => number[]): Plo
         },
         at(_, y) {
           const result = results[Math.floor(y)];
-          return [result.policy, ...load(result).map((requests, node) => `node ${node} ${exact(requests)} (${percent(share(result, node))})`), `imbalance ${imbalance(load(result)).toFixed(2)}`];
+          return [result.policy, ...load(result).map((requests, node) => `node ${node} ${exact(requests)} (${percent(share(result, node))})`), ...(typeof result.controller_imbalance === "number" ? [`imbalance ${result.controller_imbalance.toFixed(2)}`] : [])];
         },
         csv: () => [["policy", ...Array.from({ length: nodes }, (_, node) => `node ${node}`)], ...results.map((result) => [result.policy, ...load(result)])],
       };

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use nearpage_machine::{CpuId, CpuList, Machine, NodeId};
 use nearpage_online::View;
-use nearpage_online::traffic::imbalance;
+use nearpage_online::traffic::controller_imbalance;
 use rustc_hash::FxHashMap;
 
 use crate::batches::Limits;
@@ -68,6 +68,8 @@ pub struct Report {
     pub view: Option<View>,
     /// Observed accesses by node of their CPU and node of their page, by position.
     pub traffic: Vec<Vec<u64>>,
+    /// Bit n: the node at position n has memory.
+    pub memory_nodes: u64,
     /// Pages in the table.
     pub hot_pages: usize,
     /// Pages that had to make way for hotter ones so far.
@@ -100,12 +102,13 @@ impl Report {
         (all > 0).then(|| local as f64 / all as f64)
     }
 
-    /// Standard deviation of the controllers' shares over their mean (Carrefour §3.2).
+    /// Standard deviation of the controllers' shares over their mean (Carrefour §3.2), of nodes that have
+    /// memory.
     pub fn imbalance(&self) -> f64 {
-        let loads: Vec<f64> = (0..self.traffic.len())
-            .map(|to| self.traffic.iter().map(|from| from[to] as f64).sum())
+        let loads: Vec<u64> = (0..self.traffic.len())
+            .map(|to| self.traffic.iter().map(|from| from[to]).sum())
             .collect();
-        imbalance(&loads)
+        controller_imbalance(&loads, self.memory_nodes)
     }
 }
 
@@ -213,6 +216,7 @@ impl Daemon {
             entry: Entry::of(interval, decisions),
             view,
             traffic: tally.traffic(),
+            memory_nodes: self.head.memory_nodes,
             hot_pages: self.pages.len(),
             given_up: self.pages.given_up(),
             dropped: observer.dropped,

@@ -1,6 +1,6 @@
 //! `migrate-replicate` with a trigger that follows what moving pages costs.
 
-use super::{Action, Epoch, MigrateReplicate, Observation, OnlinePolicy};
+use super::{Action, Copies, Epoch, MigrateReplicate, Observation, OnlinePolicy};
 
 /// Verghese §6.2.2: "a more sophisticated policy implementation could be considered that varies [the
 /// trigger] automatically at runtime (through feedback) to control the rate of migrations and
@@ -60,6 +60,10 @@ impl OnlinePolicy for AdaptiveTrigger {
 
     fn forget(&mut self, page: u32) {
         self.inner.forget(page);
+    }
+
+    fn refused(&mut self, action: &Action, copies: Copies) {
+        self.inner.refused(action, copies);
     }
 
     #[inline]

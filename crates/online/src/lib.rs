@@ -10,8 +10,12 @@
 //! What else a policy may need has a default in [`OnlinePolicy`], so that a policy says only what is
 //! its own: where pages are in their address spaces ([`OnlinePolicy::place`]), which references it
 //! wants to be shown ([`OnlinePolicy::view`]), threads to move ([`OnlinePolicy::thread_moves`]), what
-//! becomes of a replicated page that is written ([`OnlinePolicy::survivor`],
-//! [`OnlinePolicy::collapsed`]).
+//! becomes of a replicated page that is written ([`OnlinePolicy::collapse`]).
+//!
+//! Between a request and its execution a page may change: a store collapses it, memory runs short, an
+//! earlier request moves it. The driver therefore asks again before it copies
+//! ([`OnlinePolicy::still_wants`]), and says what became of the page ([`OnlinePolicy::refused`],
+//! [`OnlinePolicy::settled`]).
 //!
 //! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
 //! Pages are numbered by the driver, from 0.
@@ -167,7 +171,7 @@ pub enum ActionKind {
     Interleave,
     /// The node gets a copy too; all copies become read-only.
     Replicate,
-    /// Only the copy on the node stays.
+    /// Only the master copy stays, wherever it is by then.
     Collapse,
 }
 
@@ -216,6 +220,8 @@ pub enum Survivor {
     /// The writer's; a node that had a copy gets a fresh one when it next refers to the page
     /// (Carrefour §3.3.2).
     Writer,
+    /// The writer's; the page is not replicated any more.
+    WriterAlone,
 }
 
 /// One change of the page table, with its reason.
@@ -225,7 +231,7 @@ pub struct Action {
     pub page: u32,
     /// What.
     pub kind: ActionKind,
-    /// Node that it is about.
+    /// Node that it is about; of no meaning to [`ActionKind::Collapse`].
     pub node: u16,
     /// Why.
     pub reason: Reason,
@@ -337,15 +343,28 @@ pub trait OnlinePolicy {
         false
     }
 
-    /// What a store to a replicated page leaves.
-    fn survivor(&self) -> Survivor {
+    /// A store is about to collapse a replicated page: which copy stays?
+    fn collapse(&mut self, _page: u32) -> Survivor {
         Survivor::Master
     }
+
+    /// Is an action that the policy asked for still wanted, now that the driver carries it out?
+    fn still_wants(&self, _action: &Action) -> bool {
+        true
+    }
+
+    /// An action was not carried out: no memory, nothing left to do, or no longer wanted; where its
+    /// page is.
+    fn refused(&mut self, _action: &Action, _copies: Copies) {}
+
+    /// Where a page is, after each action on it, carried out or not, and whenever copies of it were
+    /// given up. Bit n of `stale`: node n gets a fresh copy when it next refers to the page.
+    fn settled(&mut self, _page: u32, _copies: Copies, _stale: u64) {}
+
+    /// The phase that is judged begins, at its marker, or ends.
+    fn marked(&mut self, _begins: bool) {}
 
     /// A thread fetches instructions from memory or another cache: byte of the page. Without a view.
     #[inline]
     fn fetched(&mut self, _page: u32, _offset_bytes: u32) {}
-
-    /// A store has collapsed a replicated page; its copies now.
-    fn collapsed(&mut self, _page: u32, _copies: Copies, _actions: &mut Vec<Action>) {}
 }

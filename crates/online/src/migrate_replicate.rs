@@ -3,8 +3,8 @@
 use nearpage_recording::AccessKind;
 
 use super::{
-    Action, ActionKind, Epoch, Observation, OnlinePolicy, Parameter, ParameterError, Reason,
-    Setting, fetch_ahead,
+    Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, Parameter, ParameterError,
+    Reason, Setting, fetch_ahead,
 };
 
 /// The policy's five parameters (their Table 1).
@@ -333,6 +333,15 @@ impl OnlinePolicy for MigrateReplicate {
 
     fn forget(&mut self, page: u32) {
         self.rows[page as usize * self.row_length..][..self.row_length].fill(Chunk([0; CHUNK]));
+    }
+
+    /// A migration that was not made does not count towards the limit.
+    fn refused(&mut self, action: &Action, _: Copies) {
+        if action.kind == ActionKind::Migrate {
+            let row = &mut self.rows[action.page as usize * self.row_length..];
+            let migrations = counter(row, MIGRATIONS);
+            *migrations = migrations.saturating_sub(1);
+        }
     }
 
     #[inline]

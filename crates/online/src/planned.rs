@@ -6,7 +6,8 @@ use nearpage_recording::{AccessKind, ThreadIndex};
 
 use super::replicate_on_first_touch::copy_to_reader;
 use super::{
-    Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, Place, Reason, ThreadMove,
+    Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, Place, Reason, Survivor,
+    ThreadMove,
 };
 
 /// What a plan asks for a page.
@@ -243,8 +244,14 @@ impl OnlinePolicy for Planned {
         self.wishes[page as usize] = Wish::Nothing;
     }
 
-    fn collapsed(&mut self, page: u32, _: Copies, _: &mut Vec<Action>) {
+    fn still_wants(&self, action: &Action) -> bool {
+        action.kind != ActionKind::Replicate
+            || self.collapses[action.page as usize] <= COLLAPSES_MAX
+    }
+
+    fn collapse(&mut self, page: u32) -> Survivor {
         let collapses = &mut self.collapses[page as usize];
         *collapses = collapses.saturating_add(1);
+        Survivor::Master
     }
 }

@@ -31,7 +31,8 @@ mod parameters;
 pub use parameters::{Monitor, PushPullParameters};
 
 use super::{
-    Action, ActionKind, Epoch, Observation, OnlinePolicy, ParameterError, Place, Reason, Setting,
+    Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Place, Reason,
+    Setting,
 };
 
 /// No node.
@@ -453,6 +454,15 @@ impl OnlinePolicy for PushPull {
         }
         self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
         self.migrations[page as usize] = 0;
+    }
+
+    fn refused(&mut self, action: &Action, _: Copies) {
+        let migrations = &mut self.migrations[action.page as usize];
+        *migrations = migrations.saturating_sub(1);
+    }
+
+    fn settled(&mut self, page: u32, copies: Copies, _: u64) {
+        self.move_home(page, copies.home);
     }
 
     fn place(&mut self, page: u32, place: Place) {

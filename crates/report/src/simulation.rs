@@ -229,6 +229,7 @@ mod tests {
             local_latency_ns: Some(300.0),
             remote_latency_ns: None,
             controller_load: vec![4, 2, 2, 0],
+            memory_nodes: 0b1111,
             link_use: vec![],
             instructions: 20_000_000,
             clock_ghz: 0.3,

@@ -125,6 +125,12 @@ impl Figures {
         }
     }
 
+    /// Bit n: pages can be put on node n.
+    pub fn memory_bits(&self) -> u64 {
+        let nodes = self.memory_nodes.iter();
+        nodes.fold(0, |bits, node| bits | 1 << node)
+    }
+
     /// All CPUs, by number.
     pub fn cpus(&self) -> impl Iterator<Item = u32> {
         let nodes = self.node_of_cpu.iter().zip(0..);

@@ -153,10 +153,7 @@ fn simulate_one(
     let setting = Setting {
         nodes: figures.nodes,
         pages: trace.pages(),
-        memory_nodes: figures
-            .memory_nodes
-            .iter()
-            .fold(0, |nodes, node| nodes | 1 << node),
+        memory_nodes: figures.memory_bits(),
         cpus_per_node: machine.cpus_per_node(),
         clock_ghz: timing.clock_ghz,
         every: job.options.every,
@@ -225,7 +222,8 @@ fn first_homes(
 ) -> Result<Option<Vec<Option<u16>>>, Error> {
     Ok(match &job.policy {
         Policy::PostFacto => {
-            let misses = match job.schedule.moves_threads() {
+            // Which misses of one thread come after another's marker, only a replay tells.
+            let misses = match job.schedule.moves_threads() || trace.may_be_marked() {
                 false => post_facto::traced(trace, figures)?,
                 true => watched(trace, timing, figures, job)?,
             };
@@ -243,8 +241,8 @@ fn first_homes(
     })
 }
 
-/// Misses of each page by node where a scheduler has the threads run: those of a replay under first
-/// touch.
+/// Misses of each page by node where a scheduler has the threads run, and in the marked phases: those of a
+/// replay under first touch.
 fn watched(
     trace: &dyn Trace,
     timing: &Timing,
@@ -263,10 +261,7 @@ fn watched(
         job: &job,
         homes: None,
     };
-    run.under::<_, true>(post_facto::Watching {
-        misses: &mut misses,
-        nodes: figures.nodes,
-    })?;
+    run.under::<_, true>(post_facto::Watching::new(&mut misses, figures.nodes))?;
     Ok(misses)
 }
 

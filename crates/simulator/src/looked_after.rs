@@ -1,7 +1,7 @@
 //! A plan whose programs `auto` looks after while they run: the plan's own wishes, and what `auto` makes of samples.
 
 use nearpage_online::{
-    Action, Auto, Copies, Epoch, Observation, OnlinePolicy, Place, Planned, ThreadMove,
+    Action, Auto, Copies, Epoch, Observation, OnlinePolicy, Place, Planned, Survivor, ThreadMove,
 };
 
 use crate::replay::Distances;
@@ -51,10 +51,20 @@ impl OnlinePolicy for LookedAfter {
         self.auto.forget(page);
     }
 
-    fn collapsed(&mut self, page: u32, before: Copies, actions: &mut Vec<Action>) {
+    fn collapse(&mut self, page: u32) -> Survivor {
         match self.planned.holds(page) {
-            true => self.planned.collapsed(page, before, actions),
-            false => self.auto.collapsed(page, before, actions),
+            true => self.planned.collapse(page),
+            false => self.auto.collapse(page),
+        }
+    }
+
+    fn still_wants(&self, action: &Action) -> bool {
+        self.planned.still_wants(action)
+    }
+
+    fn refused(&mut self, action: &Action, copies: Copies) {
+        if !self.planned.holds(action.page) {
+            self.auto.refused(action, copies);
         }
     }
 }

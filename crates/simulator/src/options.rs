@@ -361,8 +361,8 @@ impl Job {
             Policy::ReplicateOnFirstTouch => moved + 1,
             // Its place and home, counts by node, migrations.
             Policy::PushPull(..) => moved + 24 + 4 * nodes + 4,
-            // Row of its samples, collapses, who replicated it, stale copies.
-            Policy::Traffic(_) => moved + 4 + 4 + 2 + 8,
+            // Row of its samples, collapses, who replicated it and whether it is, stale copies.
+            Policy::Traffic(_) => moved + 4 + 4 + 2 + 1 + 8,
             // Its state, counts by node.
             Policy::Auto(_) => moved + 6 + 2 * nodes,
             // In its process, last fault, unmapped for the policy and for the replay.

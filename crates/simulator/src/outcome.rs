@@ -1,6 +1,6 @@
 //! What came out.
 
-use nearpage_online::traffic::imbalance;
+use nearpage_online::traffic::{controller_imbalance, imbalance};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -99,6 +99,8 @@ pub struct Outcome {
     pub remote_latency_ns: Option<f64>,
     /// Requests that each node's controller served: misses, write-backs, copies of pages by line.
     pub controller_load: Vec<u64>,
+    /// Bit n: node n has memory, and so a controller.
+    pub memory_nodes: u64,
     /// Share of the time that each one-way link was busy; empty where links have no limit.
     pub link_use: Vec<f64>,
     /// Instructions executed.
@@ -192,14 +194,9 @@ impl Outcome {
         }
     }
 
-    /// Standard deviation over mean of the controllers' load (Carrefour §2.1).
+    /// Standard deviation over mean of the controllers' load (Carrefour §2.1), of nodes that have memory.
     pub fn controller_imbalance(&self) -> f64 {
-        let load: Vec<f64> = self
-            .controller_load
-            .iter()
-            .map(|&load| load as f64)
-            .collect();
-        imbalance(&load)
+        controller_imbalance(&self.controller_load, self.memory_nodes)
     }
 
     /// Standard deviation over mean of the links' use; absent without links.

@@ -80,6 +80,8 @@ pub(crate) struct PageTable<'a> {
     hand: usize,
     /// By page, where stores leave the writer's copy alone; bit n: node n lost its copy to a store.
     stale: Vec<u64>,
+    /// Pages that gave up replicas for want of memory.
+    given_up: Vec<u32>,
     /// Replicas that were given up or not made since the epoch began.
     short: u64,
     /// No replica could be had since the epoch began.
@@ -121,6 +123,7 @@ impl<'a> PageTable<'a> {
             limited,
             hand: 0,
             stale: Vec::new(),
+            given_up: Vec::new(),
             short: 0,
             exhausted: false,
             since: 0,
@@ -256,11 +259,6 @@ impl<'a> PageTable<'a> {
         self.log.finish(self.trace, homes)
     }
 
-    /// From now on, stores leave the writer's copy and not the master's.
-    pub fn keep_stale(&mut self) {
-        self.stale = vec![0; self.pages.len()];
-    }
-
     /// Has the node lost its copy of the page to a store, and no other since?
     #[inline]
     pub fn is_stale(&self, page: u32, node: u16) -> bool {
@@ -269,8 +267,19 @@ impl<'a> PageTable<'a> {
             .is_some_and(|stale| stale >> node & 1 == 1)
     }
 
-    /// A store by a CPU on `writer`: its copy alone is left, or, where it has none, the master's.
-    pub fn collapse_to(&mut self, page: u32, writer: u16, now: u64) {
+    /// Nodes that get a fresh copy of the page when they next refer to it.
+    pub fn stale(&self, page: u32) -> u64 {
+        self.stale.get(page as usize).copied().unwrap_or(0)
+    }
+
+    /// Pages whose replicas were given up for want of memory, since this was last asked.
+    pub fn take_given_up(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.given_up)
+    }
+
+    /// A store by a CPU on `writer`: its copy alone is left, or, where it has none, the master's. Other
+    /// nodes that had one get fresh ones, if `fresh`.
+    pub fn collapse_to(&mut self, page: u32, writer: u16, fresh: bool, now: u64) {
         let Page { copies, home, .. } = self.pages[page as usize];
         let left = match copies >> writer & 1 {
             1 => writer,
@@ -278,7 +287,9 @@ impl<'a> PageTable<'a> {
         };
         let lost = copies & !(1 << left);
         self.give_back(lost, now);
-        self.stale[page as usize] |= lost;
+        self.stale.resize(self.pages.len(), 0);
+        let stale = &mut self.stale[page as usize];
+        *stale = if fresh { *stale | lost } else { 0 };
         let entry = &mut self.pages[page as usize];
         (entry.copies, entry.home) = (1 << left, left as u8);
         self.counts.collapsed += 1;
@@ -352,46 +363,51 @@ impl<'a> PageTable<'a> {
 
     /// The node whose copy an action would be made from; `None` where it has nothing to do.
     pub fn source(&self, action: &Action, figures: &Figures) -> Option<u16> {
-        let copies = self.pages[action.page as usize].copies;
-        let done = match action.kind {
-            ActionKind::Migrate | ActionKind::Interleave => copies == 1 << action.node,
+        let Page { copies, home, .. } = self.pages[action.page as usize];
+        let (done, node) = match action.kind {
+            ActionKind::Migrate | ActionKind::Interleave => {
+                (copies == 1 << action.node, action.node)
+            }
             // Who has lost a copy is not to get a fresh one.
             ActionKind::Collapse => {
-                let stale = self.stale.get(action.page as usize).copied();
-                copies == 1 << action.node && stale.unwrap_or(0) == 0
+                let single = copies.is_power_of_two() && self.stale(action.page) == 0;
+                (single, home.into())
             }
-            ActionKind::Replicate => copies >> action.node & 1 == 1,
+            ActionKind::Replicate => (copies >> action.node & 1 == 1, action.node),
         };
-        (!done && copies != 0).then(|| figures.nearest_copy(action.node, copies))
+        (!done && copies != 0).then(|| figures.nearest_copy(node, copies))
     }
 
     /// Carries out an action; `false`: it had nothing to do, or there is no memory for it.
     pub fn apply(&mut self, action: &Action, now: u64, figures: &Figures) -> bool {
-        if action.kind != ActionKind::Replicate
-            && let Some(stale) = self.stale.get_mut(action.page as usize)
-        {
-            *stale = 0;
-        }
         if self.source(action, figures).is_none() {
             return false;
         }
-        let &Action {
-            page, kind, node, ..
-        } = action;
+        let &Action { page, kind, .. } = action;
         let Page {
             copies,
             home,
             before,
             ..
         } = self.pages[page as usize];
+        let node = match kind {
+            ActionKind::Collapse => home.into(),
+            _ => action.node,
+        };
         let is_new = copies >> node & 1 == 0;
         let short = is_new
             && (!self.has_room(node, figures)
                 || kind == ActionKind::Replicate && self.used_in_all >= self.limit)
             && !self.reclaim(node, now, figures);
         self.short += u64::from(short);
-        if short || (kind == ActionKind::Collapse && is_new) {
+        if short {
             return false;
+        }
+        if let Some(stale) = self.stale.get_mut(page as usize) {
+            *stale &= match kind {
+                ActionKind::Replicate => !(1 << node),
+                _ => 0,
+            };
         }
         // Reclaiming may have taken a replica of this very page.
         let copies = self.pages[page as usize].copies;
@@ -401,9 +417,6 @@ impl<'a> PageTable<'a> {
         if kind == ActionKind::Replicate {
             self.counts.replicated += 1;
             self.pages[page as usize].copies |= 1 << node;
-            if let Some(stale) = self.stale.get_mut(page as usize) {
-                *stale &= !(1 << node);
-            }
             self.log.note(page, MovementKind::Replicate, home, node);
             return true;
         }
@@ -451,6 +464,9 @@ impl<'a> PageTable<'a> {
             let unused = copies & !referenced & !(1 << home);
             self.pages[page].copies &= !unused;
             self.give_back(unused, now);
+            if unused != 0 {
+                self.given_up.push(page as u32);
+            }
             found += u64::from(unused.count_ones());
             if found >= wanted && self.has_room(node, figures) {
                 break;

@@ -15,7 +15,8 @@ pub enum Policy {
     /// Pages stay where the rule puts them.
     Static(Initial),
     /// Pages stay on the node that makes the unloaded latency of all their misses least: the best
-    /// static placement, with perfect knowledge and without contention (Verghese §6.2.1).
+    /// static placement, with perfect knowledge and without contention (Verghese §6.2.1). Where a phase is
+    /// marked, its misses alone count, as they do in every result.
     PostFacto,
     /// Each object in as many blocks as there are nodes with memory, one to a node (NumaMMA §4.1.3);
     /// pages that are in no object of several pages where they start.

@@ -19,7 +19,7 @@ fn counts(served: Served) -> bool {
     )
 }
 
-/// Counts the misses of threads that run where they were traced.
+/// Counts all misses of threads that run where they were traced.
 pub(crate) fn traced(trace: &dyn Trace, figures: &Figures) -> Result<Misses, Error> {
     let (pages, nodes) = (trace.pages(), figures.nodes);
     let mut misses = vec![0u32; pages * nodes];
@@ -57,10 +57,25 @@ pub(crate) fn traced(trace: &dyn Trace, figures: &Figures) -> Result<Misses, Err
     Ok(misses)
 }
 
-/// Counts the misses of a replay, for threads that a scheduler moves.
+/// Counts the misses of a replay that are judged: those of its marked phases, where there are any.
 pub(crate) struct Watching<'a> {
-    pub misses: &'a mut Misses,
-    pub nodes: usize,
+    misses: &'a mut Misses,
+    nodes: usize,
+    /// Misses count at the moment.
+    counts: bool,
+    /// A marked phase has begun.
+    is_marked: bool,
+}
+
+impl<'a> Watching<'a> {
+    pub fn new(misses: &'a mut Misses, nodes: usize) -> Self {
+        Self {
+            misses,
+            nodes,
+            counts: true,
+            is_marked: false,
+        }
+    }
 }
 
 impl OnlinePolicy for Watching<'_> {
@@ -70,7 +85,8 @@ impl OnlinePolicy for Watching<'_> {
 
     fn observe(&mut self, observation: &Observation, _: &mut Vec<Action>) {
         let at = observation.page as usize * self.nodes + usize::from(observation.node);
-        if counts(observation.served)
+        if self.counts
+            && counts(observation.served)
             && let Some(count) = self.misses.get_mut(at)
         {
             *count = count.saturating_add(1);
@@ -80,9 +96,17 @@ impl OnlinePolicy for Watching<'_> {
     fn end_epoch(&mut self, _: &Epoch<'_>, _: &mut Vec<Action>) {}
 
     fn forget(&mut self, _: u32) {}
+
+    /// What came before the first marker is not judged.
+    fn marked(&mut self, begins: bool) {
+        if begins && !std::mem::replace(&mut self.is_marked, true) {
+            self.misses.fill(0);
+        }
+        self.counts = begins;
+    }
 }
 
-/// For each page the node on which its misses, over the whole trace, take the least unloaded
+/// For each page the node on which its misses, those that are judged, take the least unloaded
 /// latency (Verghese §6.2.1); of several, the first. `None` for pages that are only touched. Under
 /// contention no choice page by page is best: where many pages have the same best node, they share
 /// its controller.

@@ -62,6 +62,7 @@ pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
         entry: Entry::of(Interval::default(), Decisions::default()),
         view: None,
         traffic,
+        memory_nodes: 0b11,
         hot_pages: 12,
         given_up: 0,
         dropped: 0,

@@ -47,7 +47,7 @@ use self::risk::Risk;
 use self::threads::{Threads, Weighing};
 use super::{
     Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Reason, Setting,
-    ThreadMove,
+    Survivor, ThreadMove,
 };
 
 /// No node.
@@ -467,12 +467,20 @@ impl OnlinePolicy for Auto {
         self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
     }
 
-    fn collapsed(&mut self, page: u32, _: Copies, _: &mut Vec<Action>) {
+    fn refused(&mut self, action: &Action, copies: Copies) {
+        let first = self.pages[action.page as usize].first;
+        if first != NONE {
+            self.set_away(action.page, copies.home != u16::from(first));
+        }
+    }
+
+    fn collapse(&mut self, page: u32) -> Survivor {
         let state = &mut self.pages[page as usize];
         state.collapses = state.collapses.saturating_add(1);
         state.stores = state.stores.saturating_add(1);
         self.purse.lose(self.risk.collapse_ns);
         self.risk.collapses += 1;
+        Survivor::Master
     }
 }
 

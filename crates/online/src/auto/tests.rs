@@ -394,7 +394,7 @@ fn a_store_to_a_copied_page_is_priced_and_makes_copies_dear() {
     let copied = rounds_to_copy(&mut policy, 1).expect("it pays");
     assert!((250..=325).contains(&copied), "{copied}");
     let before_ns = policy.purse.balance_ns;
-    policy.collapsed(1, Copies::at(0), &mut Vec::new());
+    policy.collapse(1);
     assert_eq!(policy.purse.balance_ns, before_ns - 620_000.0);
     // Of one copy one was stored to, so that every other is taken to be.
     let next = rounds_to_copy(&mut policy, 2).expect("it pays");

@@ -18,15 +18,29 @@ pub fn imbalance(values: &[f64]) -> f64 {
     }
 }
 
+/// Imbalance of the memory controllers, by what each node's served: of those nodes that have memory
+/// (bit n of `memory_nodes`: node n has), as a node without has no controller to share the load with.
+pub fn controller_imbalance(requests: &[u64], memory_nodes: u64) -> f64 {
+    let by_node = requests.iter().enumerate();
+    let has_memory = |node: usize| memory_nodes >> node.min(63) & 1 == 1;
+    let of_memory: Vec<f64> = by_node
+        .filter(|&(node, _)| has_memory(node))
+        .map(|(_, &requests)| requests as f64)
+        .collect();
+    imbalance(&of_memory)
+}
+
 /// The statistics of an epoch. Those of pages are in [`super::profile`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counters {
-    /// MC-IMB: imbalance of the controllers.
+    /// MC-IMB: imbalance of the controllers of nodes that have memory.
     pub imbalance: f64,
     /// LAR: share of memory accesses that are local; 1 without any.
     pub local_share: f64,
     /// MAPTU of each node's memory: requests per microsecond.
     pub node_maptu: Vec<f64>,
+    /// Nodes that have memory.
+    pub memory_nodes: u32,
     /// Share of memory that is free.
     pub free_share: f64,
     /// By number.
@@ -47,14 +61,10 @@ pub struct ApplicationCounters {
 }
 
 impl Counters {
-    /// From what the hardware counted.
-    pub fn new(epoch: &Epoch<'_>) -> Self {
+    /// From what the hardware counted; bit n of `memory_nodes`: node n has memory.
+    pub fn new(epoch: &Epoch<'_>, memory_nodes: u64) -> Self {
         let microseconds = epoch.duration_ns.max(1) as f64 / 1000.0;
-        let requests: Vec<f64> = epoch
-            .controller_requests
-            .iter()
-            .map(|&requests| requests as f64)
-            .collect();
+        let requests = epoch.controller_requests;
         let local: u64 = epoch.local.iter().sum();
         let remote: u64 = epoch.remote.iter().sum();
         let share = |part: u64, whole: u64| match whole {
@@ -86,11 +96,12 @@ impl Counters {
             }
         };
         Self {
-            imbalance: imbalance(&requests),
+            imbalance: controller_imbalance(requests, memory_nodes),
+            memory_nodes: memory_nodes.count_ones(),
             local_share: share(local, local + remote),
             node_maptu: requests
                 .iter()
-                .map(|requests| requests / microseconds)
+                .map(|&requests| requests as f64 / microseconds)
                 .collect(),
             free_share: epoch.free_share,
             applications: (0..count).map(application).collect(),
@@ -114,6 +125,22 @@ mod tests {
     }
 
     #[test]
+    fn nodes_without_memory_do_not_count_as_idle_controllers() {
+        let requests = [4_670_000, 4_650_000, 0, 0];
+        assert!(controller_imbalance(&requests, 0b0011) < 0.01);
+        assert!((controller_imbalance(&requests, 0b1111) - 1.0).abs() < 0.01);
+        let counters = Counters::new(
+            &Epoch {
+                controller_requests: &requests,
+                ..Epoch::default()
+            },
+            0b0011,
+        );
+        assert!(counters.imbalance < 0.01);
+        assert_eq!(counters.memory_nodes, 2);
+    }
+
+    #[test]
     fn table_2_is_measured() {
         let thread = |thread, application, node, reads, writes, busy_ns| ThreadCounts {
             thread: ThreadIndex(thread),
@@ -123,7 +150,7 @@ mod tests {
             reads,
             writes,
         };
-        let counters = Counters::new(&Epoch {
+        let epoch = Epoch {
             duration_ns: 10_000,
             controller_requests: &[600, 200],
             local: &[200, 100],
@@ -135,7 +162,8 @@ mod tests {
                 thread(2, 1, 1, 50, 150, 10_000),
             ],
             ..Epoch::default()
-        });
+        };
+        let counters = Counters::new(&epoch, 0b11);
         assert_eq!(counters.imbalance, 0.5);
         assert_eq!(counters.local_share, 0.75);
         assert_eq!(counters.node_maptu, [60.0, 20.0]);
@@ -154,7 +182,7 @@ mod tests {
             },
         ];
         assert_eq!(counters.applications, expected);
-        let nothing = Counters::new(&Epoch::default());
+        let nothing = Counters::new(&Epoch::default(), 0b11);
         assert_eq!((nothing.local_share, nothing.applications.len()), (1.0, 0));
     }
 }

@@ -14,6 +14,11 @@ pub struct Mechanisms {
     pub colocation: bool,
 }
 
+/// Does an application load enough for its pages to be replicated (step 2)?
+pub fn loads_enough(application: &ApplicationCounters, parameters: &TrafficParameters) -> bool {
+    100.0 * application.read_share >= parameters.reads_percent as f64
+}
+
 /// The four steps; `None`: the application is left alone.
 pub fn decide(
     counters: &Counters,
@@ -28,9 +33,9 @@ pub fn decide(
         return None;
     }
     // Step 2: all that is resident could be replicated, and little is written.
-    let nodes = counters.node_maptu.len() as f64;
-    let replication = counters.free_share >= 1.0 - 1.0 / nodes
-        && percent(application.read_share) >= parameters.reads_percent as f64;
+    let nodes = f64::from(counters.memory_nodes);
+    let replication =
+        counters.free_share >= 1.0 - 1.0 / nodes && loads_enough(application, parameters);
     Some(Mechanisms {
         replication: parameters.replication != 0 && replication,
         // Step 3.
@@ -52,6 +57,7 @@ mod tests {
             imbalance: 1.0,
             local_share: 0.25,
             node_maptu: vec![100.0, 0.0, 0.0, 0.0],
+            memory_nodes: 4,
             free_share: 0.9,
             applications: vec![],
         };
@@ -84,6 +90,9 @@ mod tests {
             no_replication
         );
         assert_eq!(decided(|counters, _| counters.free_share = 0.75), all);
+        // Copies on both nodes that have memory take twice as much, not four times.
+        let on_two = decided(|counters, _| (counters.free_share, counters.memory_nodes) = (0.5, 2));
+        assert_eq!(on_two, all);
         assert_eq!(
             decided(|counters, _| counters.free_share = 0.749),
             no_replication
@@ -108,6 +117,7 @@ mod tests {
             imbalance: 1.0,
             local_share: 0.0,
             node_maptu: vec![1.0; 4],
+            memory_nodes: 4,
             free_share: 1.0,
             applications: vec![],
         };

@@ -8,8 +8,9 @@
 //!
 //! Left open by the paper and chosen here: a page is decided by the application whose thread was
 //! first sampled on it; pages that are replicated already count towards the 500 that replication
-//! needs; a page that has collapsed too often is put where its home is. A replicated page is left
-//! alone until it collapses.
+//! needs; a page that has collapsed too often stays with the last writer. A replicated page is left
+//! alone until it has collapsed too often, its copies were given up, or its application stores too
+//! much.
 
 mod clustering;
 mod counters;
@@ -19,10 +20,11 @@ mod page_local;
 mod parameters;
 mod profile;
 mod rate;
+mod replicas;
 
 use nearpage_recording::ThreadIndex;
 
-pub use counters::imbalance;
+pub use counters::{controller_imbalance, imbalance};
 pub use parameters::TrafficParameters;
 
 use self::counters::Counters;
@@ -30,6 +32,7 @@ use self::global::Mechanisms;
 use self::page_local::Fate;
 use self::profile::{Profile, Profiled};
 use self::rate::Rate;
+use self::replicas::Replicas;
 use super::draw::Draws;
 use super::{
     Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Reason, Setting,
@@ -48,12 +51,7 @@ pub struct Traffic {
     draws: Draws,
     /// Where each thread was last seen.
     thread_nodes: Vec<u16>,
-    /// Collapses of each page.
-    collapses: Vec<u32>,
-    /// Application by which each page was replicated.
-    replicated_by: Vec<u16>,
-    /// Pages replicated, by application.
-    replicated: Vec<u64>,
+    replicas: Replicas,
     thread_moves: Vec<ThreadMove>,
 }
 
@@ -63,6 +61,8 @@ const NONE: u16 = u16::MAX;
 /// What is on for an application, and pages that it would have replicated, by their rows.
 struct Managed {
     mechanisms: Mechanisms,
+    /// It loads enough for copies that exist to stay.
+    keeps_copies: bool,
     nodes: u64,
     candidates: Vec<usize>,
 }
@@ -86,12 +86,10 @@ impl Traffic {
             cpus_per_node: setting.cpus_per_node,
             memory_nodes: setting.memory_nodes,
             profile: Profile::new(setting.pages, parameters.profiled_pages),
-            rate: Rate::Off,
+            rate: Rate::first(parameters),
             draws: Draws::new(setting.seed),
             thread_nodes: Vec::new(),
-            collapses: vec![0; setting.pages],
-            replicated_by: vec![NONE; setting.pages],
-            replicated: Vec::new(),
+            replicas: Replicas::new(setting.pages),
             thread_moves: Vec::new(),
         })
     }
@@ -112,15 +110,14 @@ impl Traffic {
         }
     }
 
-    fn is_replicated(&self, page: u32) -> bool {
-        self.replicated_by[page as usize] != NONE
+    /// Is a page replicated, or to be?
+    pub fn is_replicated(&self, page: u32) -> bool {
+        self.replicas.has(page)
     }
 
-    fn end_replication(&mut self, page: u32) {
-        let by = std::mem::replace(&mut self.replicated_by[page as usize], NONE);
-        if by != NONE {
-            self.replicated[usize::from(by)] -= 1;
-        }
+    /// Pages that collapsed too often are not replicated again (§3.3.2).
+    fn is_replicable(&self, page: u32) -> bool {
+        self.replicas.collapses(page) <= self.parameters.collapses
     }
 
     fn action(
@@ -169,8 +166,7 @@ impl Traffic {
             if self.is_replicated(page.page) {
                 continue;
             }
-            let replicable =
-                u64::from(self.collapses[page.page as usize]) <= self.parameters.collapses;
+            let replicable = self.is_replicable(page.page);
             let mechanisms = &managed.mechanisms;
             match page_local::decide(
                 &by_node,
@@ -228,10 +224,8 @@ impl Traffic {
         for (application, managed) in managed.iter_mut().enumerate() {
             let Some(managed) = managed else { continue };
             let candidates = std::mem::take(&mut managed.candidates);
-            if self.replicated.len() <= application {
-                self.replicated.resize(application + 1, 0);
-            }
-            let marked = candidates.len() as u64 + self.replicated[application];
+            let application = application as u16;
+            let marked = candidates.len() as u64 + self.replicas.count(application);
             if marked < self.parameters.candidates {
                 if managed.mechanisms.interleaving {
                     to_interleave.extend(candidates);
@@ -251,12 +245,71 @@ impl Traffic {
                         &by_node,
                     ));
                 }
-                self.replicated_by[page.page as usize] = application as u16;
-                self.replicated[application] += 1;
+                self.replicas.add(page.page, application);
+                self.replicas.reach(application, managed.nodes);
                 placed += 1;
             }
         }
         placed
+    }
+
+    /// Copies that exist: "we use the application-wide MRR and disable replication for the entire
+    /// application if the MRR is low"; otherwise there is one "on every memory node that runs threads
+    /// from the corresponding application" (§3.3.2), of those that threads reach later, too. How many
+    /// pages are concerned.
+    fn keep_copies(&mut self, managed: &[Option<Managed>], actions: &mut Vec<Action>) -> u64 {
+        let mut placed = 0;
+        for (application, managed) in (0..).zip(managed) {
+            let Some(managed) = managed else { continue };
+            if self.replicas.count(application) == 0 {
+                continue;
+            }
+            let (kind, rule, nodes) = match managed.keeps_copies {
+                true => (
+                    ActionKind::Replicate,
+                    "replicated, and threads have reached the node",
+                    self.replicas
+                        .reach(application, managed.nodes & self.memory_nodes),
+                ),
+                false => {
+                    self.replicas.leave(application);
+                    let rule = "replicated, and the application stores too much";
+                    (ActionKind::Collapse, rule, 1)
+                }
+            };
+            let wanted = (0..self.nodes as u16).filter(|node| nodes >> node & 1 == 1);
+            for node in wanted {
+                for page in self.replicas.pages(application) {
+                    actions.push(Action {
+                        page,
+                        kind,
+                        node,
+                        reason: Reason::rule(rule),
+                    });
+                    placed += 1;
+                }
+            }
+        }
+        placed
+    }
+
+    /// Clusters the threads of managed applications; where these have threads from then on.
+    fn cluster(&mut self, epoch: &Epoch<'_>, pages: &[Profiled], managed: &mut [Option<Managed>]) {
+        let machine = (self.nodes, self.cpus_per_node);
+        self.thread_moves = clustering::swaps(epoch, pages, machine, &self.parameters);
+        for at in 0..self.thread_moves.len() {
+            let ThreadMove { thread, node, .. } = self.thread_moves[at];
+            self.set_node(thread, node);
+        }
+        // Copies are for the nodes that run threads from now on.
+        for managed in managed.iter_mut().flatten() {
+            managed.nodes = 0;
+        }
+        for thread in epoch.threads {
+            if let Some(managed) = &mut managed[usize::from(thread.application)] {
+                managed.nodes |= 1 << self.thread_nodes[thread.thread.0 as usize];
+            }
+        }
     }
 }
 
@@ -271,7 +324,7 @@ impl OnlinePolicy for Traffic {
     }
 
     fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>) {
-        let counters = Counters::new(epoch);
+        let counters = Counters::new(epoch, self.memory_nodes);
         let mut profile = std::mem::take(&mut self.profile);
         let mut managed: Vec<Option<Managed>> = counters
             .applications
@@ -279,6 +332,7 @@ impl OnlinePolicy for Traffic {
             .map(|application| {
                 Some(Managed {
                     mechanisms: global::decide(&counters, application, &self.parameters)?,
+                    keeps_copies: global::loads_enough(application, &self.parameters),
                     nodes: application.nodes,
                     candidates: Vec::new(),
                 })
@@ -295,23 +349,9 @@ impl OnlinePolicy for Traffic {
             applications[at] = thread.application;
         }
         if any && self.parameters.clustering != 0 {
-            let machine = (self.nodes, self.cpus_per_node);
-            self.thread_moves =
-                clustering::swaps(epoch, profile.pages(), machine, &self.parameters);
-            for at in 0..self.thread_moves.len() {
-                let ThreadMove { thread, node, .. } = self.thread_moves[at];
-                self.set_node(thread, node);
-            }
-            // Copies are for the nodes that run threads from now on.
-            for managed in managed.iter_mut().flatten() {
-                managed.nodes = 0;
-            }
-            for thread in epoch.threads {
-                if let Some(managed) = &mut managed[usize::from(thread.application)] {
-                    managed.nodes |= 1 << self.thread_nodes[thread.thread.0 as usize];
-                }
-            }
+            self.cluster(epoch, profile.pages(), &mut managed);
         }
+        let kept = self.keep_copies(&managed, actions);
         let placed = self.place_pages(
             profile.pages(),
             &applications,
@@ -321,13 +361,12 @@ impl OnlinePolicy for Traffic {
         );
         profile.clear();
         self.profile = profile;
-        self.rate = self.rate.next(any, placed, &self.parameters);
+        self.rate = self.rate.next(any, kept + placed, &self.parameters);
     }
 
     fn forget(&mut self, page: u32) {
         self.profile.forget(page);
-        self.end_replication(page);
-        self.collapses[page as usize] = 0;
+        self.replicas.forget(page);
     }
 
     fn view(&self) -> View {
@@ -343,26 +382,24 @@ impl OnlinePolicy for Traffic {
         true
     }
 
-    fn survivor(&self) -> Survivor {
-        Survivor::Writer
+    fn collapse(&mut self, page: u32) -> Survivor {
+        match self.replicas.collapse(page) > self.parameters.collapses {
+            false => Survivor::Writer,
+            true => {
+                self.replicas.settle(page, false);
+                Survivor::WriterAlone
+            }
+        }
     }
 
-    fn collapsed(&mut self, page: u32, copies: Copies, actions: &mut Vec<Action>) {
-        let collapses = &mut self.collapses[page as usize];
-        *collapses = collapses.saturating_add(1);
-        let writes = *collapses;
-        if u64::from(writes) > self.parameters.collapses && self.is_replicated(page) {
-            self.end_replication(page);
-            actions.push(Action {
-                page,
-                kind: ActionKind::Collapse,
-                node: copies.home,
-                reason: Reason {
-                    writes,
-                    ..Reason::rule("collapsed too often")
-                },
-            });
-        }
+    fn still_wants(&self, action: &Action) -> bool {
+        action.kind != ActionKind::Replicate || self.is_replicable(action.page)
+    }
+
+    /// Copies that could not be made, or were given up, leave a page to be decided afresh.
+    fn settled(&mut self, page: u32, copies: Copies, stale: u64) {
+        let is_replicated = !copies.nodes.is_power_of_two() || stale != 0;
+        self.replicas.settle(page, is_replicated);
     }
 }
 

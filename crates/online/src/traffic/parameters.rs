@@ -29,6 +29,7 @@ parameters! {
         // §3.3.1.
         actions = 10, 0..=LARGE, "pages placed by a decision, below which sampling is slow";
         fast_cycles = 65_000, 1..=LARGE, "cycles between samples of a thread, at first";
+        early_samples = 0, 0..=1, "1: samples are taken before the first decision, too";
         slow_cycles = 260_000, 1..=LARGE, "cycles between samples of a thread, where there is little to do";
         // Table 4: MG, where nothing is done, loses 2 % at the slow rate.
         sample_cost_cycles = 5_200, 0..=LARGE, "cycles that taking a sample costs";

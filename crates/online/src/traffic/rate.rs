@@ -4,7 +4,8 @@ use super::parameters::TrafficParameters;
 use crate::View;
 
 /// None while no application is worth managing (step 1 of §3.2.1: "no reason to subject them to sampling
-/// overhead"), and so until the first decision, before which the counters have said nothing; fast
+/// overhead"), and so until the first decision, before which the counters have said nothing, unless
+/// `early_samples` reads §3.3.1 as sampling from the start; fast
 /// when one is, and after a decision that placed ten pages or more; slow after one that placed fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
@@ -14,6 +15,14 @@ pub enum Rate {
 }
 
 impl Rate {
+    /// Until the first decision.
+    pub fn first(parameters: &TrafficParameters) -> Self {
+        match parameters.early_samples {
+            0 => Self::Off,
+            _ => Self::Fast,
+        }
+    }
+
     /// The rate after a decision that placed `actions` pages; `managed`: of some application.
     pub fn next(self, managed: bool, actions: u64, parameters: &TrafficParameters) -> Self {
         match self {

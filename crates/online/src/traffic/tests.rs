@@ -150,21 +150,76 @@ fn a_page_leaves_after_more_than_five_collapses() {
     driver.sample(3, 1, Load, 1);
     driver.sample(3, 2, Load, 1);
     assert_eq!(driver.decide().len(), 3);
-    let collapse = |driver: &mut Driver| {
-        let mut actions = Vec::new();
-        driver.policy.collapsed(3, Copies::at(2), &mut actions);
-        actions
+    let copy = Action {
+        page: 3,
+        kind: Replicate,
+        node: 1,
+        reason: Reason::rule("asked for before"),
     };
     for _ in 0..5 {
-        assert_eq!(collapse(&mut driver), []);
+        assert_eq!(driver.policy.collapse(3), Survivor::Writer);
+        driver.policy.settled(3, Copies::at(2), 0b1011);
     }
-    let actions = collapse(&mut driver);
-    assert_eq!((actions[0].kind, actions[0].node), (Collapse, 2));
-    assert_eq!(collapse(&mut driver), [], "once");
+    assert!(driver.policy.still_wants(&copy));
+    assert_eq!(driver.policy.collapse(3), Survivor::WriterAlone);
+    assert!(!driver.policy.still_wants(&copy), "what is under way, too");
     driver.sample(3, 1, Load, 1);
     driver.sample(3, 2, Load, 1);
     assert_eq!(driver.decide()[0].1, Interleave, "never again");
-    assert_eq!(driver.policy.survivor(), Survivor::Writer);
+}
+
+#[test]
+fn a_page_whose_copies_are_refused_or_given_up_is_decided_afresh() {
+    let mut driver = Driver::new(&[("candidates", "1")]);
+    let shared = |driver: &mut Driver| {
+        driver.sample(3, 1, Load, 1);
+        driver.sample(3, 2, Load, 1);
+        driver.decide().len()
+    };
+    assert_eq!(shared(&mut driver), 3);
+    assert_eq!(shared(&mut driver), 0, "under way");
+    driver.policy.settled(3, Copies::at(0), 0);
+    assert_eq!(shared(&mut driver), 3);
+    let both = Copies {
+        home: 0,
+        nodes: 0b11,
+    };
+    // The first was refused, the second was not.
+    driver.policy.settled(3, Copies::at(0), 0);
+    driver.policy.settled(3, both, 0);
+    assert_eq!(shared(&mut driver), 0);
+    driver.policy.settled(3, Copies::at(0), 0b10);
+    assert_eq!(shared(&mut driver), 0, "a store took the copy for now");
+}
+
+#[test]
+fn copies_go_when_the_application_stores_and_come_to_nodes_that_threads_reach() {
+    let mut driver = Driver::new(&[("candidates", "1"), ("clustering", "0")]);
+    driver.threads.truncate(3);
+    driver.sample(3, 1, Load, 1);
+    driver.sample(3, 2, Load, 1);
+    assert_eq!(driver.decide(), [(3, Replicate, 1), (3, Replicate, 2)]);
+    assert_eq!(driver.decide(), []);
+    driver.threads[1].node = 3;
+    assert_eq!(driver.decide(), [(3, Replicate, 3)]);
+    assert_eq!(driver.decide(), [], "once");
+    // Free memory is no reason: the copies themselves take it.
+    driver.free_share = 0.1;
+    assert_eq!(driver.decide(), []);
+    driver.threads[0].writes = 10_000_000;
+    assert!(matches!(driver.decide()[..], [(3, Collapse, _)]));
+    driver.policy.settled(3, Copies::at(0), 0);
+    assert_eq!(driver.decide(), []);
+}
+
+#[test]
+fn samples_are_taken_from_the_start_where_that_is_asked_for() {
+    assert_eq!(Driver::new(&[]).policy.view(), View::Nothing);
+    let early = Driver::new(&[("early_samples", "1")]);
+    assert!(matches!(
+        early.policy.view(),
+        View::Samples { cycles: 65_000, .. }
+    ));
 }
 
 #[test]

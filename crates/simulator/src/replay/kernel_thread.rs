@@ -47,23 +47,38 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
 
     /// Hands over what the policy asked for.
     pub(super) fn wake_kernel_thread(&mut self, now: u64) {
+        let actions = std::mem::take(&mut self.actions);
+        self.queue(actions, now);
+    }
+
+    fn queue(&mut self, actions: Vec<Action>, now: u64) {
         let was_idle = self.kernel_thread.queue.is_empty();
-        self.kernel_thread.queue.extend(self.actions.drain(..));
+        self.kernel_thread.queue.extend(actions);
         if was_idle {
             self.start_next(now);
         }
     }
 
+    /// A thread has ended before it moved the pages that it was to move: its CPU has the time for them.
+    pub(super) fn inherit(&mut self, number: usize, now: u64) {
+        let thread = &mut self.threads[number];
+        let mut left = std::mem::take(&mut thread.moving);
+        left.append(&mut thread.hot);
+        if !left.is_empty() {
+            self.queue(left, now);
+        }
+    }
+
     /// Begins with the next page that is not there yet.
     fn start_next(&mut self, now: u64) {
-        let queue = &mut self.kernel_thread.queue;
-        while queue
-            .pop_front_if(|action| self.pages.source(action, self.figures).is_none())
-            .is_some()
-        {}
-        let Some(action) = queue.front() else {
-            self.kernel_thread.next = NEVER;
-            return;
+        let action = loop {
+            let Some(action) = self.kernel_thread.queue.pop_front() else {
+                self.kernel_thread.next = NEVER;
+                return;
+            };
+            if self.source(&action).is_some() {
+                break action;
+            }
         };
         let cost = match self.figures.moves {
             MoveCost::Fixed(ns) => femtoseconds(ns),
@@ -81,6 +96,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                     .saturating_add(femtoseconds(rest))
             }
         };
+        self.kernel_thread.queue.push_front(action);
         self.kernel_thread.next = now.saturating_add(cost);
     }
 
@@ -93,9 +109,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             return;
         };
         self.pages.set_now(at);
-        let from = self.pages.source(&action, self.figures);
-        if let Some(from) = from
-            && self.pages.apply(&action, at, self.figures)
+        if let Some(from) = self.source(&action)
+            && self.carry_out(&action, at)
         {
             let users = self.users(action.page);
             if let MoveCost::Steps(steps) = self.figures.moves {

@@ -9,25 +9,70 @@ use crate::thread::{MovePart, State};
 use crate::tournament::NEVER;
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
+    /// The node whose copy an action would be made from; `None`, and the policy is told so: it has nothing
+    /// to do, or is no longer wanted.
+    pub(super) fn source(&mut self, action: &Action) -> Option<u16> {
+        let wanted = self.policy.still_wants(action);
+        let from = self.pages.source(action, self.figures);
+        let from = from.filter(|_| wanted);
+        if from.is_none() {
+            self.settle(action, false);
+        }
+        from
+    }
+
+    /// Carries out an action that has something to do; `false`: there was no memory for it. The policy is
+    /// told either way.
+    pub(super) fn carry_out(&mut self, action: &Action, now: u64) -> bool {
+        let done = self.pages.apply(action, now, self.figures);
+        self.settle(action, done);
+        done
+    }
+
+    fn settle(&mut self, action: &Action, done: bool) {
+        if !done {
+            let copies = self.pages.copies(action.page);
+            self.policy.refused(action, copies);
+        }
+        self.tell(action.page);
+        self.tell_of_given_up();
+    }
+
+    fn tell(&mut self, page: u32) {
+        if !self.pages.is_touched(page) {
+            return;
+        }
+        let (copies, stale) = (self.pages.copies(page), self.pages.stale(page));
+        self.policy.settled(page, copies, stale);
+    }
+
+    /// Tells the policy of pages whose replicas made way for others.
+    pub(super) fn tell_of_given_up(&mut self) {
+        for page in self.pages.take_given_up() {
+            self.tell(page);
+        }
+    }
+
     /// What the policy asked for: done at once where moves have a fixed cost, otherwise collected.
     #[cold]
     pub(super) fn request(&mut self, number: usize) {
         let actions = std::mem::take(&mut self.actions);
         self.pages.set_now(self.now);
-        let thread = &mut self.threads[number];
         match self.figures.moves {
             MoveCost::Fixed(ns) => {
                 for action in &actions {
-                    if self.pages.apply(action, thread.time, self.figures) {
+                    let now = self.threads[number].time;
+                    if self.source(action).is_some() && self.carry_out(action, now) {
                         self.mapped
                             .get_mut(action.page as usize)
                             .into_iter()
                             .for_each(|cpus| *cpus = 0);
-                        thread.spend_moving(femtoseconds(ns));
+                        self.threads[number].spend_moving(femtoseconds(ns));
                     }
                 }
             }
             MoveCost::Steps(_) => {
+                let thread = &mut self.threads[number];
                 thread.hot.extend(actions);
                 if thread.hot.len() as u64 >= self.job.options.batch_pages {
                     thread.deadline = 0;
@@ -64,13 +109,15 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         };
         let thread = &mut self.threads[number];
         let replica = |action: &Action| action.kind == ActionKind::Replicate;
-        if let Some(action) = thread.moving.get(thread.moved) {
+        if let Some(action) = thread.moving.get(thread.moved).cloned() {
             // Step 3 decided; what has been done meanwhile is not done again.
-            if self.pages.source(action, self.figures).is_none() {
+            let has_source = self.source(&action).is_some();
+            let thread = &mut self.threads[number];
+            if !has_source {
                 thread.moving.remove(thread.moved);
             } else {
                 // A replica's mapping has a lock of its own.
-                let (mapping_ns, locked_ns) = if replica(action) {
+                let (mapping_ns, locked_ns) = if replica(&action) {
                     (steps.mapping_replica_ns, steps.allocation_ns)
                 } else {
                     let mapping_ns = steps.mapping_migration_ns;
@@ -100,13 +147,11 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         thread.spend_moving_by([(MovePart::Flush, steps.flush_ns)]);
         let mut users = 0;
         for action in &moving {
-            let Some(from) = self.pages.source(action, self.figures) else {
+            let now = self.threads[number].time;
+            let Some(from) = self.source(action).filter(|_| self.carry_out(action, now)) else {
                 continue;
             };
             let thread = &mut self.threads[number];
-            if !self.pages.apply(action, thread.time, self.figures) {
-                continue;
-            }
             let copied = self
                 .queues
                 .copy(node, from, action.node, thread.time, self.figures);
@@ -147,18 +192,16 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     #[cold]
     pub(super) fn collapse(&mut self, number: usize, page: u32, copies: Copies) {
         self.pages.set_now(self.now);
-        let thread = &mut self.threads[number];
-        if self.policy.survivor() == Survivor::Writer {
-            self.pages.collapse_to(page, thread.node, thread.time);
-        } else {
-            self.collapse_to_master(number, page, copies);
+        let survivor = self.policy.collapse(page);
+        let thread = &self.threads[number];
+        let (node, now) = (thread.node, thread.time);
+        match survivor {
+            Survivor::Master => self.collapse_to_master(number, page, copies),
+            Survivor::Writer => self.pages.collapse_to(page, node, true, now),
+            Survivor::WriterAlone => self.pages.collapse_to(page, node, false, now),
         }
+        self.tell(page);
         self.pay_for_collapse(number, page);
-        let left = self.pages.copies(page);
-        self.policy.collapsed(page, left, &mut self.actions);
-        if !self.actions.is_empty() {
-            self.request(number);
-        }
     }
 
     fn collapse_to_master(&mut self, number: usize, page: u32, copies: Copies) {
@@ -204,11 +247,14 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     #[cold]
     pub(super) fn refresh(&mut self, number: usize, page: u32, copies: Copies) {
         self.pages.set_now(self.now);
-        let thread = &mut self.threads[number];
+        let thread = &self.threads[number];
         let (node, now) = (thread.node, thread.time);
-        if !self.pages.refresh(page, node, now, self.figures) {
+        let is_fresh = self.pages.refresh(page, node, now, self.figures);
+        self.tell(page);
+        if !is_fresh {
             return;
         }
+        let thread = &mut self.threads[number];
         match self.figures.moves {
             MoveCost::Fixed(ns) => thread.spend_moving(femtoseconds(ns)),
             MoveCost::Steps(steps) => {

@@ -66,6 +66,10 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     pub(super) fn mark(&mut self, program: usize, begin: bool, now: u64) {
         let before = self.marked.contains(&true);
         self.marked[program] = begin;
+        let during = self.marked.contains(&true);
+        if ACTIVE && during != before {
+            self.policy.marked(during);
+        }
         if begin && !before {
             self.since = Some(now);
             self.running.restart(now);
@@ -155,6 +159,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             local_latency_ns: mean(latency[0], local),
             remote_latency_ns: mean(latency[1], remote),
             controller_load: load.clone(),
+            memory_nodes: self.figures.memory_bits(),
             link_use: self.link_use(),
             instructions: *instructions,
             clock_ghz,

@@ -226,6 +226,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     pub(super) fn end_thread(&mut self, number: usize) -> Result<(), Error> {
         self.threads[number].drain();
         let now = self.threads[number].time;
+        self.inherit(number, now);
         self.leave_cpu(number, now, State::Ended, Then::Step)?;
         self.depart(number);
         Ok(())

@@ -1,7 +1,7 @@
 //! What a policy wants besides moving pages: to be shown samples or hinting faults, and threads moved.
 
 use nearpage_machine::CpuId;
-use nearpage_online::{Copies, Draws, OnlinePolicy, Place, Survivor, View};
+use nearpage_online::{Copies, Draws, OnlinePolicy, Place, View};
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, PageIndex, Served};
 
@@ -55,9 +55,6 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 number: trace.page_number(page),
             };
             self.policy.place(page, place);
-        }
-        if self.policy.survivor() == Survivor::Writer {
-            self.pages.keep_stale();
         }
     }
 

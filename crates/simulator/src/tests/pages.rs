@@ -16,7 +16,6 @@ fn a_node_that_has_a_copy_again_gets_no_second_one() {
     let figures = Figures::new(&machine, &timing, &Options::default());
     let trace = trace(1, Vec::new());
     let mut pages = PageTable::new(&trace, &figures, Initial::FirstTouch, None, None, true);
-    pages.keep_stale();
     pages.find(0, 0, 0, &figures).expect("a page");
     let replicate = Action {
         page: 0,
@@ -25,7 +24,7 @@ fn a_node_that_has_a_copy_again_gets_no_second_one() {
         reason: Reason::rule("asked"),
     };
     assert!(pages.apply(&replicate, 0, &figures));
-    pages.collapse_to(0, 0, 0);
+    pages.collapse_to(0, 0, true, 0);
     assert!(pages.is_stale(0, 1));
     assert!(pages.apply(&replicate, 0, &figures));
     assert!(!pages.is_stale(0, 1));

@@ -259,6 +259,67 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
     }
 }
 
+/// Nodes 1 to 3 read a page until each has a copy; then node 3 stores and the others read, in turn.
+fn stores_and_reads_of_three(turns: u64) -> MemoryTrace {
+    let after = |at, sequence| {
+        let waited_instructions = 0;
+        let what = Happening::Resume {
+            after: sequence,
+            waited_instructions,
+        };
+        (at, 0, what)
+    };
+    let signal = |at, sequence| (at, 0, Happening::Signal { sequence });
+    let mut steps: Vec<_> = (0..3).map(|_| (reads(1, 200), vec![])).collect();
+    for turn in 0..turns {
+        let stored = 10 + 3 * turn;
+        let (readers, writer) = steps.split_at_mut(2);
+        let writer = &mut writer[0];
+        writer.0.push(store(0, 0));
+        writer.1.push(signal(writer.0.len(), stored));
+        for (reader, read) in readers.iter_mut().zip(stored + 1..) {
+            reader.1.push(after(reader.0.len(), stored));
+            reader.0.push(load(0, 0));
+            reader.1.push(signal(reader.0.len(), read));
+            writer.1.push(after(writer.0.len(), read));
+        }
+    }
+    let mut trace = touched_by_first(1, vec![(4, vec![]), (8, vec![]), (12, vec![])]);
+    for (thread, (misses, happenings)) in (1..).zip(steps) {
+        trace.threads[thread].1 = batch(misses, happenings);
+    }
+    trace
+}
+
+#[test]
+fn a_page_collapses_six_times_at_most_however_slowly_pages_are_moved() {
+    let slow = "[moves.steps]\ninterrupt_ns = 500\ndecision_ns = 500\nallocation_ns = 5000\n\
+                mapping_replica_ns = 5000\nmapping_migration_ns = 5000\nflush_ns = 500\n\
+                flush_request_ns = 500\ncopy_ns = 5000\nend_replica_ns = 500\n\
+                end_migration_ns = 500\nfault_ns = 500\n";
+    let machine = machine(4, &format!("{CLOCK}{slow}"));
+    for batch_pages in ["1", "5"] {
+        let settings = [
+            ("maptu", "0"),
+            ("decision_ns", "10000"),
+            ("clustering", "0"),
+            ("source", "cache"),
+            ("candidates", "1"),
+            ("reads_percent", "0"),
+            ("interleaving", "0"),
+            ("colocation", "0"),
+            ("batch_pages", batch_pages),
+        ];
+        let outcome = one(
+            &stores_and_reads_of_three(40),
+            &machine,
+            job("traffic", &settings),
+        );
+        assert_eq!(outcome.collapsed, 6, "{batch_pages} pages to a batch");
+        assert!(outcome.refreshed <= 10, "two readers after each of five");
+    }
+}
+
 #[test]
 fn a_writer_and_a_reader_of_a_copied_page_both_get_on() {
     let settings = [
