@@ -1,5 +1,6 @@
 //! Patterns: who uses which part of an object.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use nearpage_recording::ThreadIndex;
@@ -92,7 +93,7 @@ const STORES_READ_ONLY: f64 = 0.01;
 /// What the team of the main thread alone is called.
 const MAIN_TEAM: &str = "main";
 /// A segment's user with this share of its accesses owns it.
-const OWNER_SHARE: f64 = 0.5;
+pub(crate) const OWNER_SHARE: f64 = 0.5;
 /// A rule gives way to segments that are by so much more skilful: rules carry over to other sizes and teams.
 const CLEARER: f64 = 0.05;
 /// More segments than this, of pages or of instances, are no pattern that anybody could follow.
@@ -107,6 +108,25 @@ pub(crate) const SEGMENTS_MAX: usize = 64;
 /// not seen do no harm. The size of the pieces comes from the frequency at which thread numbers
 /// repeat along the object (a Fourier transform, n log n in the pages), refined to the boundaries.
 pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pattern {
+    pattern_by(affinity, size_bytes, teams, Effort::Recording)
+}
+
+/// How much is tried to find a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// All that is worth it.
+    Recording,
+    /// Fewer places where an object might be cut: of resamples there are many.
+    Resample,
+}
+
+/// [`find_pattern`] with more or less effort.
+pub(crate) fn pattern_by(
+    affinity: &Affinity,
+    size_bytes: u64,
+    teams: &[Team],
+    effort: Effort,
+) -> Pattern {
     let cells = if affinity.cells.is_empty() {
         &affinity.initialisation
     } else {
@@ -128,16 +148,19 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
 
     if affinity.pages > 1 {
-        let found = segments(cells);
-        let rule = best_rule(affinity, cells, &found, size_bytes, teams, all);
-        let segments = owned_segments(found, all, most / all);
-        match (rule, segments) {
-            (Some((_, skill)), Some((segments, clearer))) if clearer > skill + CLEARER => {
-                return Pattern::Segments(segments);
-            }
-            (Some((pattern, _)), _) => return pattern,
-            (None, Some((segments, _))) => return Pattern::Segments(segments),
-            (None, None) => {}
+        let cut = Cut::new(cells, effort);
+        let rule = best_rule(affinity, &cut, size_bytes, teams, all);
+        match rule {
+            // No segments are so much more skilful.
+            Some((pattern, skill)) if skill + CLEARER >= 1.0 => return pattern,
+            rule => match (rule, owned_segments(cut.into_segments(), all, most / all)) {
+                (Some((_, skill)), Some((segments, clearer))) if clearer > skill + CLEARER => {
+                    return Pattern::Segments(segments);
+                }
+                (Some((pattern, _)), _) => return pattern,
+                (None, Some((segments, _))) => return Pattern::Segments(segments),
+                (None, None) => {}
+            },
         }
         if has_parts(cells, all, most / all) {
             return Pattern::Mixed;
@@ -152,12 +175,38 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
 }
 
+/// Cells, cut into segments once somebody asks: the search for the cuts costs more than most rules do.
+struct Cut<'a> {
+    cells: &'a [Cell],
+    effort: Effort,
+    segments: OnceCell<Vec<Segment>>,
+}
+
+impl<'a> Cut<'a> {
+    fn new(cells: &'a [Cell], effort: Effort) -> Self {
+        Self {
+            cells,
+            effort,
+            segments: OnceCell::new(),
+        }
+    }
+
+    fn segments(&self) -> &[Segment] {
+        self.segments
+            .get_or_init(|| segments(self.cells, self.effort))
+    }
+
+    fn into_segments(self) -> Vec<Segment> {
+        self.segments();
+        self.segments.into_inner().unwrap_or_default()
+    }
+}
+
 /// Block, block-cyclic or tiles over the team that accesses the object most, or over the main thread and that team, and
 /// the skill.
 fn best_rule(
     affinity: &Affinity,
-    cells: &[Cell],
-    segments: &[Segment],
+    cut: &Cut,
     size_bytes: u64,
     teams: &[Team],
     all: f64,
@@ -166,15 +215,14 @@ fn best_rule(
     let best = |ownership: &Ownership, number: usize, team: &Team| {
         let rule = Rule {
             affinity,
-            cells,
-            segments,
+            cut,
             size_bytes,
             ownership,
         };
         let (pattern, skill) = rule.best(number, team)?;
         Some((pattern, skill * ownership.samples / all))
     };
-    let own = |team: &Team| Ownership::new(cells, team, affinity.page_bytes, size_bytes);
+    let own = |team: &Team| Ownership::new(cut.cells, team, affinity.page_bytes, size_bytes);
     let covers =
         |ownership: &Ownership| ownership.samples >= TEAM_SHARE * all && ownership.active() > 1;
     let numbered = teams.iter().enumerate();
@@ -246,8 +294,7 @@ fn dealt(pattern: Pattern, team: &Team, affinity: &Affinity) -> Option<Pattern> 
 /// What a rule is looked for in.
 struct Rule<'a> {
     affinity: &'a Affinity,
-    cells: &'a [Cell],
-    segments: &'a [Segment],
+    cut: &'a Cut<'a>,
     size_bytes: u64,
     ownership: &'a Ownership,
 }
@@ -257,8 +304,7 @@ impl Rule<'_> {
     fn best(&self, team: usize, threads: &Team) -> Option<(Pattern, f64)> {
         let Self {
             affinity,
-            cells,
-            segments,
+            cut,
             size_bytes,
             ownership,
         } = *self;
@@ -278,7 +324,7 @@ impl Rule<'_> {
         if significant(&block_fit) && block_fit.skill() >= SKILL_CLEAR {
             return Some((found, block_fit.skill()));
         }
-        if let Some(partial) = best_partial(ownership, segments, affinity.page_bytes)
+        if let Some(partial) = best_partial(ownership, cut.segments(), affinity.page_bytes)
             && significant(&partial.fit)
             && partial.fit.skill() > block_fit.skill() + SKILL_TIE
         {
@@ -293,7 +339,7 @@ impl Rule<'_> {
             return Some((found, block_fit.skill()));
         }
         let Some((block, fit)) = cyclic else {
-            let tiles = best_tiles(affinity, cells, segments, threads)?;
+            let tiles = best_tiles(affinity, cut.cells, cut.segments(), threads)?;
             let skill = tiles.fit.skill();
             let pattern = Pattern::Tiles {
                 block_bytes: tiles.block_bytes.round() as u64,
@@ -413,4 +459,4 @@ fn pieces_are_owned(ownership: &Ownership, block: f64) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -10,6 +10,9 @@ use crate::{
 const BINS_MAX: u64 = 1 << 17;
 /// Frequencies that are looked into.
 const PEAKS_MAX: usize = 8;
+/// Where threads go round, so much of the signal at least is at their frequency: two threads' blocks, half of the
+/// accesses strays, have 0.3 of it. What is weaker is noise, which many pieces make slow to look into.
+const PEAK_MIN: f64 = 0.1;
 
 /// The size of pieces that explains most, to the precision of the samples; the largest of several
 /// that explain as much.
@@ -87,6 +90,7 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
     let mut peaks: Vec<usize> = (1..length - 1)
         .filter(|&k| power[k] > power[k - 1] && power[k] >= power[k + 1])
         .collect();
+    peaks.retain(|&k| power[k] >= (PEAK_MIN * weights).powi(2));
     peaks.sort_by(|&a, &b| power[b].total_cmp(&power[a]).then(a.cmp(&b)));
     peaks.truncate(PEAKS_MAX);
     peaks
