@@ -4,8 +4,7 @@ use nearpage_machine::several;
 use nearpage_recording::{Metadata, ThreadIndex};
 
 use crate::{
-    Attribution, ObjectGroup, Pattern, Resamples, Segment, Team,
-    pattern::OWNER_SHARE,
+    Attribution, ObjectGroup, Pattern, Resamples, Segment, Team, pattern::OWNER_SHARE,
     resample::drawn_from,
 };
 
@@ -225,7 +224,9 @@ impl Sampling {
             _ => String::new(),
         };
         Some(match seconds > 0.0 {
-            true => format!("too few samples of {objects} to {what}: record {seconds} s more{at_rate}"),
+            true => {
+                format!("too few samples of {objects} to {what}: record {seconds} s more{at_rate}")
+            }
             false => format!("too few samples of {objects} to {what}: record for longer{at_rate}"),
         })
     }

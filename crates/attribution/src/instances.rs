@@ -6,8 +6,10 @@ use nearpage_recording::ObjectId;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Cell, InstanceUse, ObjectGroup, Segment, cells::PhasedCells,
-    pattern::{Effort, SEGMENTS_MAX}, segments::segments,
+    Cell, InstanceUse, ObjectGroup, Segment,
+    cells::PhasedCells,
+    pattern::{Effort, SEGMENTS_MAX},
+    segments::segments,
 };
 
 /// Instances that one thread uses so much are its own.

@@ -18,46 +18,37 @@ impl Random {
     }
 
     /// 0 to 1, without 1.
+    #[cfg(test)]
     pub fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A Poisson-distributed number of this mean.
-    pub fn poisson(&mut self, mean: f64) -> f64 {
-        if mean > NORMAL_FROM {
-            // The sum of twelve is nearly normal, with a variance of 1.
-            let normal: f64 = (0..12).map(|_| self.share()).sum::<f64>() - 6.0;
-            return (mean + mean.sqrt() * normal).round().max(0.0);
-        }
-        let (mut number, mut probability) = (0.0, (-mean).exp());
-        let mut left = self.share() - probability;
-        // Rounding may leave a little that belongs to no number.
-        while left > 0.0 && probability > 0.0 {
-            number += 1.0;
-            probability *= mean / number;
-            left -= probability;
-        }
-        number
+    /// How many of so many coins fall on one side.
+    pub fn half_of(&mut self, count: u64) -> u64 {
+        let whole = (0..count / 64).map(|_| self.next().count_ones());
+        let whole: u64 = whole.map(u64::from).sum();
+        let mask = (1 << (count % 64)) - 1;
+        whole + u64::from((self.next() & mask).count_ones())
     }
 }
-
-/// Means from which on a Poisson distribution is taken for a normal one.
-const NORMAL_FROM: f64 = 32.0;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn poisson_draws_have_their_mean_and_variance() {
-        for mean in [0.3, 1.0, 5.0, 31.0, 33.0, 1_000.0] {
+    fn halves_have_the_mean_and_variance_of_coins() {
+        for count in [0, 1, 5, 63, 64, 65, 1_000] {
             let mut random = Random(1);
-            let draws: Vec<f64> = (0..20_000).map(|_| random.poisson(mean)).collect();
-            let average = draws.iter().sum::<f64>() / 20_000.0;
-            let variance = draws.iter().map(|x| (x - average).powi(2)).sum::<f64>() / 20_000.0;
-            let error = 5.0 * (mean / 20_000.0f64).sqrt();
-            assert!((average - mean).abs() < error, "{mean}: {average}");
-            assert!((variance / mean - 1.0).abs() < 0.1, "{mean}: {variance}");
+            let draws: Vec<f64> = (0..20_000).map(|_| random.half_of(count) as f64).collect();
+            let mean = draws.iter().sum::<f64>() / 20_000.0;
+            let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0;
+            let (expected, error) = (count as f64 / 2.0, (count as f64 / 20_000.0).sqrt());
+            assert!((mean - expected).abs() <= 3.0 * error, "{count}: {mean}");
+            assert!(
+                (variance - expected / 2.0).abs() <= 0.05 * expected,
+                "{count}: {variance}"
+            );
         }
     }
 }

@@ -1,10 +1,13 @@
 //! What another recording of the same length might have found.
 //!
-//! The samples of a recording are a few of the accesses that the program made. In a resample each count of samples is
-//! drawn from a Poisson distribution with the recorded count for a mean: the Poisson bootstrap. What is found in most
-//! resamples is due to the program; what is found in few is due to chance. The generator's seed comes from the
+//! The samples of a recording are a few of the accesses that the program made. A resample has half of them: each sample
+//! with probability 1/2. Figures of such halves are as far from those of the recording as figures of other recordings
+//! are (the variance of half a sample drawn without replacement is that of a whole sample: Politis and Romano, 1994). Samples
+//! that are drawn twice, as a bootstrap does, would look like a page's users where pages have a sample each. What is found in
+//! most resamples is due to the program; what is found in few is due to chance. The generator's seed comes from the
 //! samples, so that a recording always has the same resamples.
 //!
+//! Half of the samples have half of the evidence, so that half is enough ([`Effort`]); their weights are doubled.
 //! What is not drawn anew: who touched which page first (page faults are no samples), the initialisation of objects that
 //! know anything else, an object's sums, and which objects of a call site are rows of their own.
 
@@ -34,6 +37,9 @@ pub struct Resamples<'a> {
 }
 
 impl<'a> Resamples<'a> {
+    /// Share of the samples that a resample has: thresholds on their number go down with it.
+    pub const KEPT: f64 = 0.5;
+
     /// Of the objects that matter, but for stacks and thread-local storage: their patterns come from no sample.
     pub fn new(recorded: &'a Attribution) -> Self {
         let cost_ns: f64 = recorded.objects.iter().map(ObjectGroup::cost_ns).sum();
@@ -47,9 +53,7 @@ impl<'a> Resamples<'a> {
         };
         let cells: usize = objects().map(|(_, group)| drawn_from(group).len()).sum();
         let samples = objects().map(|(_, group)| group.sample_count());
-        let seed = samples.fold(cells as u64, |seed, samples| {
-            Random(seed ^ samples).next()
-        });
+        let seed = samples.fold(cells as u64, |seed, samples| Random(seed ^ samples).next());
         Self {
             recorded,
             objects: objects().map(|(position, _)| position).collect(),
@@ -97,21 +101,19 @@ fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, teams: &[Team], rando
     };
     drawn.clear();
     drawn.extend(drawn_from(recorded).iter().filter_map(|cell| {
-        let samples = random.poisson(f64::from(cell.samples)) as f32;
-        let times = samples / cell.samples;
-        (samples > 0.0).then(|| Cell {
-            loads: cell.loads * times,
-            stores: cell.stores * times,
-            cost_ns: cell.cost_ns * times,
-            samples,
+        let (samples, times) = half(f64::from(cell.samples), random)?;
+        Some(Cell {
+            loads: cell.loads * times as f32,
+            stores: cell.stores * times as f32,
+            cost_ns: cell.cost_ns * times as f32,
+            samples: samples as f32,
             ..*cell
         })
     }));
     group.uses.clear();
     group.uses.extend(recorded.uses.iter().filter_map(|one| {
-        let samples = random.poisson(one.samples);
-        let times = samples / one.samples;
-        (samples > 0.0).then(|| InstanceUse {
+        let (samples, times) = half(one.samples, random)?;
+        Some(InstanceUse {
             accesses: one.accesses * times,
             cost_ns: one.cost_ns * times,
             samples,
@@ -119,4 +121,10 @@ fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, teams: &[Team], rando
         })
     }));
     group.pattern = pattern_of(group, teams, Effort::Resample);
+}
+
+/// Half of some samples, and how much more of the accesses they stand for; none where none is left.
+fn half(samples: f64, random: &mut Random) -> Option<(f64, f64)> {
+    let left = random.half_of(samples.round() as u64) as f64;
+    (left > 0.0).then(|| (left, left / samples / Resamples::KEPT))
 }

@@ -60,10 +60,11 @@ pub(crate) fn segments(cells: &[Cell], effort: Effort) -> Vec<Segment> {
         Effort::Recording => PLACES_MAX,
         Effort::Resample => PLACES_RESAMPLE,
     });
-    let mut cuts = best_cuts(&counts, &coarse);
+    let each = effort.enough((coarse.len() as f64).ln());
+    let mut cuts = best_cuts(&counts, &coarse, each);
     if coarse.len() < counts.pages.len() {
         refine(&counts, &coarse, &mut cuts);
-        drop_needless(&counts, coarse.len(), &mut cuts);
+        drop_needless(&counts, each, &mut cuts);
     }
     let end = counts.pages.len();
     let ends = cuts.iter().skip(1).copied().chain([end]);
@@ -221,10 +222,9 @@ fn rising(a: f64, most: usize) -> Vec<f64> {
     sums
 }
 
-/// The best cuts among `places`, the first of which is always one.
-fn best_cuts(counts: &Counts, places: &[usize]) -> Vec<usize> {
+/// The best cuts among `places`, the first of which is always one; each costs `each`, in nats.
+fn best_cuts(counts: &Counts, places: &[usize], each: f64) -> Vec<usize> {
     let end = counts.pages.len();
-    let each = (places.len() as f64).ln();
     // By number of places passed: the best logarithm, and where its last segment begins.
     let mut best: Vec<(f64, usize)> = vec![(0.0, 0)];
     for to in 1..=places.len() {
@@ -247,8 +247,7 @@ fn best_cuts(counts: &Counts, places: &[usize]) -> Vec<usize> {
 }
 
 /// Drops cuts that explain nothing, the most needless first.
-fn drop_needless(counts: &Counts, places: usize, cuts: &mut Vec<usize>) {
-    let each = (places as f64).ln();
+fn drop_needless(counts: &Counts, each: f64, cuts: &mut Vec<usize>) {
     loop {
         let saved = |number: usize| {
             let (low, cut) = (cuts[number - 1], cuts[number]);

@@ -5,8 +5,8 @@ use nearpage_recording::{ObjectId, ObjectKind, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    AccessChunks, Affinity, Attribution, Input, ObjectGroup, Options, Pattern, Team,
-    ThreadTotals, Totals,
+    AccessChunks, Affinity, Attribution, Input, ObjectGroup, Options, Pattern, Team, ThreadTotals,
+    Totals,
     cells::Cells,
     context::Context,
     first_touches::first_touches,
