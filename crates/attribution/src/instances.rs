@@ -6,7 +6,9 @@ use nearpage_recording::ObjectId;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Cell, InstanceUse, ObjectGroup, Segment, cells::PhasedCells, pattern::SEGMENTS_MAX,
+    Cell, InstanceUse, ObjectGroup, Segment,
+    cells::PhasedCells,
+    pattern::{Effort, SEGMENTS_MAX},
     segments::segments,
 };
 
@@ -79,7 +81,7 @@ pub(crate) fn each_its_own(uses: &[InstanceUse]) -> bool {
 }
 
 /// Runs of instances, in the order in which they were made, each mostly of one thread; none where they are not.
-pub(crate) fn in_turn(uses: &[InstanceUse]) -> Option<Vec<Segment>> {
+pub(crate) fn in_turn(uses: &[InstanceUse], effort: Effort) -> Option<Vec<Segment>> {
     let first = uses.first()?.object.0;
     let cell = |one: &InstanceUse| Cell {
         page: one.object.0 - first,
@@ -90,7 +92,7 @@ pub(crate) fn in_turn(uses: &[InstanceUse]) -> Option<Vec<Segment>> {
         samples: one.samples as f32,
     };
     let cells: Vec<Cell> = uses.iter().map(cell).collect();
-    let found = segments(&cells);
+    let found = segments(&cells, effort);
     let all: f64 = found.iter().map(|one| one.samples).sum();
     let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
     let several = found.windows(2).any(|pair| pair[0].user != pair[1].user);

@@ -2,7 +2,11 @@
 
 use nearpage_recording::ThreadIndex;
 
-use crate::{Cell, ownership::Fit, pattern::EVIDENCE_MIN};
+use crate::{
+    Cell,
+    ownership::Fit,
+    pattern::{EVIDENCE_MIN, Effort},
+};
 
 /// Skill with which a page's neighbourhood tells its threads, from which parts of the object belong
 /// to threads.
@@ -10,7 +14,7 @@ const PARTS_SKILL_MIN: f64 = 0.4;
 
 /// Do a page's surroundings tell who accesses it, better than chance? Tried at several widths, as a
 /// page may have too few samples to tell.
-pub(crate) fn has_parts(cells: &[Cell], samples: f64, most: f64) -> bool {
+pub(crate) fn has_parts(cells: &[Cell], samples: f64, most: f64, effort: Effort) -> bool {
     let pages = cells.last().map_or(0, |cell| cell.page);
     (0..32)
         .step_by(2)
@@ -52,6 +56,7 @@ pub(crate) fn has_parts(cells: &[Cell], samples: f64, most: f64) -> bool {
                 explained: told / samples,
                 chance: most,
             };
-            fit.skill() >= PARTS_SKILL_MIN && samples * fit.divergence() >= EVIDENCE_MIN
+            fit.skill() >= PARTS_SKILL_MIN
+                && samples * fit.divergence() >= effort.enough(EVIDENCE_MIN)
         })
 }

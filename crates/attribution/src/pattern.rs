@@ -1,5 +1,6 @@
 //! Patterns: who uses which part of an object.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use nearpage_recording::ThreadIndex;
@@ -79,7 +80,7 @@ const PRIVATE_SHARE: f64 = 0.97;
 /// Accesses that the threads of a team must have made for the team to explain the object.
 const TEAM_SHARE: f64 = 0.7;
 /// Skill ([`Fit::skill`]) from which a rule is taken for the pattern: half of what chance leaves.
-const SKILL_MIN: f64 = 0.5;
+pub(crate) const SKILL_MIN: f64 = 0.5;
 /// Skill of a whole-object block that no search for smaller pieces could better by much.
 const SKILL_CLEAR: f64 = 0.97;
 /// A smaller skill is as good as the best one where it has fewer boundaries.
@@ -92,7 +93,7 @@ const STORES_READ_ONLY: f64 = 0.01;
 /// What the team of the main thread alone is called.
 const MAIN_TEAM: &str = "main";
 /// A segment's user with this share of its accesses owns it.
-const OWNER_SHARE: f64 = 0.5;
+pub(crate) const OWNER_SHARE: f64 = 0.5;
 /// A rule gives way to segments that are by so much more skilful: rules carry over to other sizes and teams.
 const CLEARER: f64 = 0.05;
 /// More segments than this, of pages or of instances, are no pattern that anybody could follow.
@@ -107,6 +108,36 @@ pub(crate) const SEGMENTS_MAX: usize = 64;
 /// not seen do no harm. The size of the pieces comes from the frequency at which thread numbers
 /// repeat along the object (a Fourier transform, n log n in the pages), refined to the boundaries.
 pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pattern {
+    pattern_by(affinity, size_bytes, teams, Effort::Recording)
+}
+
+/// How much is tried to find a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// All that is worth it.
+    Recording,
+    /// Of resamples there are many: fewer places where an object might be cut, fewer frequencies. Half of the samples are
+    /// enough, and half of the evidence, as they have no more.
+    Resample,
+}
+
+impl Effort {
+    /// A number of samples, or evidence from them, that is enough in a recording.
+    pub fn enough(self, in_recording: f64) -> f64 {
+        match self {
+            Self::Recording => in_recording,
+            Self::Resample => crate::Resamples::KEPT * in_recording,
+        }
+    }
+}
+
+/// [`find_pattern`] with more or less effort.
+pub(crate) fn pattern_by(
+    affinity: &Affinity,
+    size_bytes: u64,
+    teams: &[Team],
+    effort: Effort,
+) -> Pattern {
     let cells = if affinity.cells.is_empty() {
         &affinity.initialisation
     } else {
@@ -120,7 +151,10 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
     let mut threads: Vec<(ThreadIndex, f64)> = by_thread.into_iter().collect();
     threads.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    let Some(&(first, most)) = threads.first().filter(|_| all >= SAMPLES_MIN) else {
+    let Some(&(first, most)) = threads
+        .first()
+        .filter(|_| all >= effort.enough(SAMPLES_MIN))
+    else {
         return Pattern::Unknown;
     };
     if most >= PRIVATE_SHARE * all {
@@ -128,18 +162,24 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
 
     if affinity.pages > 1 {
-        let found = segments(cells);
-        let rule = best_rule(affinity, cells, &found, size_bytes, teams, all);
-        let segments = owned_segments(found, all, most / all);
-        match (rule, segments) {
-            (Some((_, skill)), Some((segments, clearer))) if clearer > skill + CLEARER => {
-                return Pattern::Segments(segments);
-            }
-            (Some((pattern, _)), _) => return pattern,
-            (None, Some((segments, _))) => return Pattern::Segments(segments),
-            (None, None) => {}
+        let cut = Cut::new(cells, effort);
+        let rule = best_rule(affinity, &cut, size_bytes, teams, all);
+        match rule {
+            // No segments are so much more skilful.
+            Some((pattern, skill)) if skill + CLEARER >= 1.0 => return pattern,
+            rule => match (
+                rule,
+                owned_segments(cut.into_segments(), all, most / all, effort),
+            ) {
+                (Some((_, skill)), Some((segments, clearer))) if clearer > skill + CLEARER => {
+                    return Pattern::Segments(segments);
+                }
+                (Some((pattern, _)), _) => return pattern,
+                (None, Some((segments, _))) => return Pattern::Segments(segments),
+                (None, None) => {}
+            },
         }
-        if has_parts(cells, all, most / all) {
+        if has_parts(cells, all, most / all, effort) {
             return Pattern::Mixed;
         }
     }
@@ -152,12 +192,38 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
 }
 
+/// Cells, cut into segments once somebody asks: the search for the cuts costs more than most rules do.
+struct Cut<'a> {
+    cells: &'a [Cell],
+    effort: Effort,
+    segments: OnceCell<Vec<Segment>>,
+}
+
+impl<'a> Cut<'a> {
+    fn new(cells: &'a [Cell], effort: Effort) -> Self {
+        Self {
+            cells,
+            effort,
+            segments: OnceCell::new(),
+        }
+    }
+
+    fn segments(&self) -> &[Segment] {
+        self.segments
+            .get_or_init(|| segments(self.cells, self.effort))
+    }
+
+    fn into_segments(self) -> Vec<Segment> {
+        self.segments();
+        self.segments.into_inner().unwrap_or_default()
+    }
+}
+
 /// Block, block-cyclic or tiles over the team that accesses the object most, or over the main thread and that team, and
 /// the skill.
 fn best_rule(
     affinity: &Affinity,
-    cells: &[Cell],
-    segments: &[Segment],
+    cut: &Cut,
     size_bytes: u64,
     teams: &[Team],
     all: f64,
@@ -166,15 +232,14 @@ fn best_rule(
     let best = |ownership: &Ownership, number: usize, team: &Team| {
         let rule = Rule {
             affinity,
-            cells,
-            segments,
+            cut,
             size_bytes,
             ownership,
         };
         let (pattern, skill) = rule.best(number, team)?;
         Some((pattern, skill * ownership.samples / all))
     };
-    let own = |team: &Team| Ownership::new(cells, team, affinity.page_bytes, size_bytes);
+    let own = |team: &Team| Ownership::new(cut.cells, team, affinity.page_bytes, size_bytes);
     let covers =
         |ownership: &Ownership| ownership.samples >= TEAM_SHARE * all && ownership.active() > 1;
     let numbered = teams.iter().enumerate();
@@ -246,8 +311,7 @@ fn dealt(pattern: Pattern, team: &Team, affinity: &Affinity) -> Option<Pattern> 
 /// What a rule is looked for in.
 struct Rule<'a> {
     affinity: &'a Affinity,
-    cells: &'a [Cell],
-    segments: &'a [Segment],
+    cut: &'a Cut<'a>,
     size_bytes: u64,
     ownership: &'a Ownership,
 }
@@ -257,15 +321,15 @@ impl Rule<'_> {
     fn best(&self, team: usize, threads: &Team) -> Option<(Pattern, f64)> {
         let Self {
             affinity,
-            cells,
-            segments,
+            cut,
             size_bytes,
             ownership,
         } = *self;
         let size = size_bytes as f64;
         let members = ownership.team() as f64;
         let significant = |fit: &Fit| {
-            fit.skill() >= SKILL_MIN && ownership.samples * fit.divergence() >= EVIDENCE_MIN
+            fit.skill() >= SKILL_MIN
+                && ownership.samples * fit.divergence() >= cut.effort.enough(EVIDENCE_MIN)
         };
 
         // The whole object in shares; pages are the limit of what can be told.
@@ -278,22 +342,24 @@ impl Rule<'_> {
         if significant(&block_fit) && block_fit.skill() >= SKILL_CLEAR {
             return Some((found, block_fit.skill()));
         }
-        if let Some(partial) = best_partial(ownership, segments, affinity.page_bytes)
+        if let Some(partial) = best_partial(ownership, cut.segments(), affinity.page_bytes)
             && significant(&partial.fit)
             && partial.fit.skill() > block_fit.skill() + SKILL_TIE
         {
             return Some((partial.pattern(team, size_bytes), partial.fit.skill()));
         }
-        let cyclic = best_cyclic(ownership, affinity.page_bytes as f64, size)
+        let cyclic = best_cyclic(ownership, affinity.page_bytes as f64, size, cut.effort)
             .map(|block| (block, ownership.fit(block)))
-            .filter(|(block, fit)| significant(fit) && pieces_are_owned(ownership, *block));
+            .filter(|(block, fit)| {
+                significant(fit) && pieces_are_owned(ownership, *block, cut.effort)
+            });
         if significant(&block_fit)
             && cyclic.is_none_or(|(_, fit)| fit.skill() <= block_fit.skill() + SKILL_TIE)
         {
             return Some((found, block_fit.skill()));
         }
         let Some((block, fit)) = cyclic else {
-            let tiles = best_tiles(affinity, cells, segments, threads)?;
+            let tiles = best_tiles(affinity, cut.cells, cut.segments(), threads, cut.effort)?;
             let skill = tiles.fit.skill();
             let pattern = Pattern::Tiles {
                 block_bytes: tiles.block_bytes.round() as u64,
@@ -359,7 +425,7 @@ fn best_partial(ownership: &Ownership, segments: &[Segment], page_bytes: u64) ->
         squares += ((number + 1) * (number + 1)) as f64;
     }
     let shares = team as f64;
-    let (from_start, _) = refine(ownership, (sum / squares).max(page), page);
+    let (from_start, _) = refine(ownership, (sum / squares).max(page), page, 0.0);
     let of_used = (end_bytes - first_bytes) / shares;
     let mut candidates = vec![(0.0, from_start), (first_bytes, of_used)];
     if let [second, .., last] = boundaries[..] {
@@ -386,7 +452,12 @@ fn best_partial(ownership: &Ownership, segments: &[Segment], page_bytes: u64) ->
 
 /// The object's segments and their skill, where their users explain clearly more than the thread with the share
 /// `most` of its accesses does, and few enough to be looked at.
-fn owned_segments(found: Vec<Segment>, samples: f64, most: f64) -> Option<(Vec<Segment>, f64)> {
+fn owned_segments(
+    found: Vec<Segment>,
+    samples: f64,
+    most: f64,
+    effort: Effort,
+) -> Option<(Vec<Segment>, f64)> {
     let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
     // Each segment's owner and beginning are chosen to suit its samples.
     let chosen = 2.0 * found.len() as f64;
@@ -394,7 +465,8 @@ fn owned_segments(found: Vec<Segment>, samples: f64, most: f64) -> Option<(Vec<S
         explained: ((owned - chosen) / samples).clamp(0.0, 1.0),
         chance: most,
     };
-    let is_clear = fit.skill() >= SKILL_MIN && samples * fit.divergence() >= EVIDENCE_MIN;
+    let is_clear =
+        fit.skill() >= SKILL_MIN && samples * fit.divergence() >= effort.enough(EVIDENCE_MIN);
     (is_clear && (2..=SEGMENTS_MAX).contains(&found.len())).then(|| {
         let skill = fit.skill();
         (found, skill)
@@ -403,14 +475,14 @@ fn owned_segments(found: Vec<Segment>, samples: f64, most: f64) -> Option<(Vec<S
 
 /// Are so many pieces their owner's that it can't be a coincidence, the search for the size of the
 /// pieces included? Samples can't say that where pages belong to threads at random.
-fn pieces_are_owned(ownership: &Ownership, block: f64) -> bool {
+fn pieces_are_owned(ownership: &Ownership, block: f64, effort: Effort) -> bool {
     let (pieces, owned) = ownership.pieces(block);
     let chance = 1.0 / ownership.team() as f64;
     let tried = (ownership.end_page() as f64).ln();
     pieces > 0.0
         && owned > chance * pieces
-        && pieces * divergence(owned / pieces, chance) >= tried + EVIDENCE_MIN / 2.0
+        && pieces * divergence(owned / pieces, chance) >= effort.enough(tried + EVIDENCE_MIN / 2.0)
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

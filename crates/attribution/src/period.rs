@@ -2,7 +2,7 @@
 
 use crate::{
     ownership::Ownership,
-    pattern::SKILL_TIE,
+    pattern::{Effort, SKILL_MIN, SKILL_TIE},
     spectrum::{Complex, transform},
 };
 
@@ -10,13 +10,27 @@ use crate::{
 const BINS_MAX: u64 = 1 << 17;
 /// Frequencies that are looked into.
 const PEAKS_MAX: usize = 8;
+/// The same in a resample.
+const PEAKS_RESAMPLE: usize = 3;
+/// Where threads go round, so much of the signal at least is at their frequency: two threads' blocks, half of the
+/// accesses strays, have 0.3 of it. What is weaker is noise, which many pieces make slow to look into.
+const PEAK_MIN: f64 = 0.1;
 
 /// The size of pieces that explains most, to the precision of the samples; the largest of several
 /// that explain as much.
-pub(crate) fn best_cyclic(ownership: &Ownership, page: f64, size: f64) -> Option<f64> {
+pub(crate) fn best_cyclic(
+    ownership: &Ownership,
+    page: f64,
+    size: f64,
+    effort: Effort,
+) -> Option<f64> {
     let members = ownership.team() as f64;
     let mut best: Option<(f64, f64)> = None;
-    for frequency in peaks(ownership) {
+    let peaks_max = match effort {
+        Effort::Recording => PEAKS_MAX,
+        Effort::Resample => PEAKS_RESAMPLE,
+    };
+    for frequency in peaks(ownership).into_iter().take(peaks_max) {
         // Cycles per page to bytes of a piece.
         let coarse = page / frequency / members;
         if coarse < 0.75 * page
@@ -24,7 +38,7 @@ pub(crate) fn best_cyclic(ownership: &Ownership, page: f64, size: f64) -> Option
         {
             continue;
         }
-        let (block, skill) = refine(ownership, coarse.max(page), page);
+        let (block, skill) = refine(ownership, coarse.max(page), page, SKILL_MIN / 2.0);
         let better = match best {
             None => true,
             Some((other, known)) if block > other => skill > known - SKILL_TIE,
@@ -87,6 +101,7 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
     let mut peaks: Vec<usize> = (1..length - 1)
         .filter(|&k| power[k] > power[k - 1] && power[k] >= power[k + 1])
         .collect();
+    peaks.retain(|&k| power[k] >= (PEAK_MIN * weights).powi(2));
     peaks.sort_by(|&a, &b| power[b].total_cmp(&power[a]).then(a.cmp(&b)));
     peaks.truncate(PEAKS_MAX);
     peaks
@@ -109,8 +124,9 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
 const CHANCE_SAMPLES: f64 = 3.0;
 
 /// Moves from a coarse size of pieces to the one that explains most, then to the roundest of those
-/// that explain as much. Returns it with its skill.
-pub(crate) fn refine(ownership: &Ownership, coarse: f64, page: f64) -> (f64, f64) {
+/// that explain as much. Returns it with its skill. Where sizes near the coarse one explain less than `least`, the search
+/// ends there: finer steps make little more of it.
+pub(crate) fn refine(ownership: &Ownership, coarse: f64, page: f64, least: f64) -> (f64, f64) {
     let end = ownership.end_page() as f64 * page;
     let pieces = (end / coarse).max(1.0);
     let skill = |block: f64| ownership.fit(block).skill();
@@ -129,6 +145,9 @@ pub(crate) fn refine(ownership: &Ownership, coarse: f64, page: f64) -> (f64, f64
             if found > best_skill {
                 (best, best_skill) = (block, found);
             }
+        }
+        if best_skill < least {
+            return (best, best_skill);
         }
         reach /= 4.0;
     }

@@ -9,11 +9,13 @@
 use nearpage_recording::ThreadIndex;
 use rustc_hash::FxHashMap;
 
-use crate::{Affinity, Cell};
+use crate::{Affinity, Cell, pattern::Effort};
 
 /// Places for a cut that are tried; beyond, neighbouring pages are tried together first. The search takes
 /// time in the square of it.
 const PLACES_MAX: usize = 512;
+/// The same in a resample.
+const PLACES_RESAMPLE: usize = 128;
 /// Threads that are told from each other; the least active of more count as one.
 const THREADS_MAX: usize = 64;
 /// Samples that counts are scaled down to: by then a cut is certain, and tables stay small.
@@ -47,18 +49,22 @@ impl Segment {
 
 /// Cuts an object into segments, ascending; empty where it has no samples.
 pub fn find_segments(affinity: &Affinity) -> Vec<Segment> {
-    segments(&affinity.cells)
+    segments(&affinity.cells, Effort::Recording)
 }
 
-pub(crate) fn segments(cells: &[Cell]) -> Vec<Segment> {
+pub(crate) fn segments(cells: &[Cell], effort: Effort) -> Vec<Segment> {
     let Some(counts) = Counts::new(cells) else {
         return Vec::new();
     };
-    let coarse = counts.places(PLACES_MAX);
-    let mut cuts = best_cuts(&counts, &coarse);
+    let coarse = counts.places(match effort {
+        Effort::Recording => PLACES_MAX,
+        Effort::Resample => PLACES_RESAMPLE,
+    });
+    let each = effort.enough((coarse.len() as f64).ln());
+    let mut cuts = best_cuts(&counts, &coarse, each);
     if coarse.len() < counts.pages.len() {
         refine(&counts, &coarse, &mut cuts);
-        drop_needless(&counts, coarse.len(), &mut cuts);
+        drop_needless(&counts, each, &mut cuts);
     }
     let end = counts.pages.len();
     let ends = cuts.iter().skip(1).copied().chain([end]);
@@ -216,10 +222,9 @@ fn rising(a: f64, most: usize) -> Vec<f64> {
     sums
 }
 
-/// The best cuts among `places`, the first of which is always one.
-fn best_cuts(counts: &Counts, places: &[usize]) -> Vec<usize> {
+/// The best cuts among `places`, the first of which is always one; each costs `each`, in nats.
+fn best_cuts(counts: &Counts, places: &[usize], each: f64) -> Vec<usize> {
     let end = counts.pages.len();
-    let each = (places.len() as f64).ln();
     // By number of places passed: the best logarithm, and where its last segment begins.
     let mut best: Vec<(f64, usize)> = vec![(0.0, 0)];
     for to in 1..=places.len() {
@@ -242,8 +247,7 @@ fn best_cuts(counts: &Counts, places: &[usize]) -> Vec<usize> {
 }
 
 /// Drops cuts that explain nothing, the most needless first.
-fn drop_needless(counts: &Counts, places: usize, cuts: &mut Vec<usize>) {
-    let each = (places as f64).ln();
+fn drop_needless(counts: &Counts, each: f64, cuts: &mut Vec<usize>) {
     loop {
         let saved = |number: usize| {
             let (low, cut) = (cuts[number - 1], cuts[number]);
@@ -316,7 +320,7 @@ mod tests {
     }
 
     fn bounds(cells: &[Cell]) -> Vec<(u32, u32, u32)> {
-        segments(cells)
+        segments(cells, Effort::Recording)
             .iter()
             .map(|one| (one.first_page, one.last_page, one.user.0))
             .collect()
@@ -343,7 +347,7 @@ mod tests {
             57 | 58 | 301 => 2,
             _ => page / 200,
         });
-        let found = segments(&cells);
+        let found = segments(&cells, Effort::Recording);
         assert_eq!(found.len(), 2);
         assert!((found[0].share - 0.99).abs() < 1e-6);
         assert_eq!(found[1].samples, 200.0);
@@ -351,8 +355,8 @@ mod tests {
 
     #[test]
     fn no_samples_have_no_segments() {
-        assert_eq!(segments(&[]), []);
-        assert_eq!(segments(&[cell(3, 0, 0.0)]), []);
+        assert_eq!(segments(&[], Effort::Recording), []);
+        assert_eq!(segments(&[cell(3, 0, 0.0)], Effort::Recording), []);
     }
 
     proptest! {
@@ -366,7 +370,7 @@ mod tests {
             };
             let users: Vec<u32> = (0..pages).map(|_| (next() % threads) as u32).collect();
             let cells = each_page(pages, |page| users[page as usize]);
-            prop_assert!(segments(&cells).len() <= 2);
+            prop_assert!(segments(&cells, Effort::Recording).len() <= 2);
         }
 
         #[test]
@@ -374,7 +378,7 @@ mod tests {
             entries in prop::collection::btree_map((0u32..500, 0u32..80), 0.1f32..9.0, 1..300),
         ) {
             let cells: Vec<Cell> = entries.iter().map(|(&(page, thread), &loads)| cell(page, thread, loads)).collect();
-            let found = segments(&cells);
+            let found = segments(&cells, Effort::Recording);
             let all: f64 = cells.iter().map(|cell| f64::from(cell.samples)).sum();
             let sum: f64 = found.iter().map(|one| one.samples).sum();
             prop_assert!((sum - all).abs() < 1e-6 * all);

@@ -5,15 +5,15 @@ use nearpage_recording::{ObjectId, ObjectKind, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    AccessChunks, Affinity, Attribution, Input, InstanceUse, ObjectGroup, Options, Pattern, Team,
-    ThreadTotals, Totals,
+    AccessChunks, Affinity, Attribution, Input, ObjectGroup, Options, Pattern, Team, ThreadTotals,
+    Totals,
     cells::Cells,
     context::Context,
-    find_pattern,
     first_touches::first_touches,
     groups::Group,
     instances::{costliest, each_its_own, in_turn, uses},
     part::{GroupPart, Part, ThreadPart},
+    pattern::{Effort, pattern_by},
     siblings::{self, Row},
     sums::{CellSum, HotSum, accesses, nanoseconds},
     teams::teams,
@@ -149,7 +149,6 @@ fn object(
         true => vec![ObjectId(group.first)],
         false => costliest(&uses),
     };
-    let pattern = pattern(group, &affinity, &uses, teams);
     let mut touches = details.first_touches;
     for (page, _) in &mut touches {
         *page >>= cells.shift();
@@ -163,7 +162,7 @@ fn object(
             accesses(sum.weight),
         )
     });
-    ObjectGroup {
+    let mut object = ObjectGroup {
         kind: group.kind,
         name: group.name.clone(),
         size_bytes: group.size_bytes,
@@ -177,20 +176,30 @@ fn object(
         affinity,
         first_touches: touches,
         uses,
-        pattern,
+        pattern: Pattern::PrivateEach,
+    };
+    // Whose else should a stack be? Many of them lie over each other here.
+    if group.is_only || !matches!(group.kind, ObjectKind::Stack | ObjectKind::Tls) {
+        object.pattern = pattern_of(&object, teams, Effort::Recording);
     }
+    object
 }
 
-fn pattern(group: &Group, affinity: &Affinity, uses: &[InstanceUse], teams: &[Team]) -> Pattern {
-    if let Some(runs) = in_turn(uses) {
+/// What a group's cells and its instances' uses tell.
+pub(crate) fn pattern_of(group: &ObjectGroup, teams: &[Team], effort: Effort) -> Pattern {
+    let ObjectGroup {
+        affinity,
+        uses,
+        size_bytes,
+        ..
+    } = group;
+    if let Some(runs) = in_turn(uses, effort) {
         return match each_its_own(uses) {
             true => Pattern::PrivateEach,
             false => Pattern::PrivateRuns(runs),
         };
     }
     match group.kind {
-        // Whose else should a stack be? Many of them lie over each other here.
-        ObjectKind::Stack | ObjectKind::Tls if !group.is_only => Pattern::PrivateEach,
         _ if each_its_own(uses) => Pattern::PrivateEach,
         // No thread has a part of it, whatever it happens to run.
         ObjectKind::Code => {
@@ -198,9 +207,9 @@ fn pattern(group: &Group, affinity: &Affinity, uses: &[InstanceUse], teams: &[Te
                 pages: 1,
                 ..affinity.clone()
             };
-            find_pattern(&as_one, group.size_bytes, teams)
+            pattern_by(&as_one, *size_bytes, teams, effort)
         }
-        _ => find_pattern(affinity, group.size_bytes, teams),
+        _ => pattern_by(affinity, *size_bytes, teams, effort),
     }
 }
 

@@ -11,6 +11,7 @@ use nearpage_recording::ThreadIndex;
 use crate::{
     Affinity, Cell, Team,
     ownership::{Fit, Ownership},
+    pattern::Effort,
     period::best_cyclic,
     segments::Segment,
 };
@@ -42,6 +43,7 @@ pub(crate) fn best_tiles(
     cells: &[Cell],
     segments: &[Segment],
     team: &Team,
+    effort: Effort,
 ) -> Option<Tiles> {
     // Rows that are not cut are a block-cyclic distribution, if anything.
     if !(2..=team.threads.len()).contains(&segments.len()) {
@@ -61,7 +63,7 @@ pub(crate) fn best_tiles(
             ..team.clone()
         };
         let ownership = Ownership::new(own, &users, affinity.page_bytes, size);
-        let block = best_cyclic(&ownership, page, size as f64)?;
+        let block = best_cyclic(&ownership, page, size as f64, effort)?;
         found.push((ownership, block));
         let pages = segment.first_page..segment.last_page + 1;
         shares.push(RowShare { pages, threads });

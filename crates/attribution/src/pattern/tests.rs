@@ -3,31 +3,12 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::random::Random;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// SplitMix64: good from the first number on, whatever the seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    fn share(&mut self) -> f64 {
-        self.below(1 << 32) as f64 / (1u64 << 32) as f64
-    }
-}
-
-fn team(threads: u32) -> Vec<Team> {
+pub(crate) fn team(threads: u32) -> Vec<Team> {
     vec![Team {
         name: "openmp".to_owned(),
         pid: 1,
@@ -36,7 +17,7 @@ fn team(threads: u32) -> Vec<Team> {
 }
 
 /// Samples at random offsets; `who` says which thread accesses an offset.
-fn sample(
+pub(crate) fn sample(
     size: u64,
     samples: u64,
     random: &mut Random,

@@ -1,0 +1,257 @@
+//! How sure a finding is, and how much more has to be recorded where it is not.
+
+use nearpage_machine::several;
+use nearpage_recording::{Metadata, ThreadIndex};
+
+use crate::{
+    Attribution, ObjectGroup, Pattern, Resamples, Segment, Team, pattern::OWNER_SHARE,
+    resample::drawn_from,
+};
+
+/// How sure a finding about an object is: an object's pattern, or a decision about its pages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Confidence {
+    /// Samples that it was found from.
+    pub samples: u64,
+    /// Share of the [resamples](Resamples) in which the same is found again, 0 to 1. It says what would become of
+    /// the finding in another recording of the same run, not in a run with another input.
+    pub share: f64,
+}
+
+impl Confidence {
+    /// Findings of a smaller share are uncertain: see `benches/results`.
+    pub const SURE: f64 = 0.0;
+
+    /// Is it certain enough to act on?
+    pub fn is_sure(&self) -> bool {
+        self.share >= Self::SURE
+    }
+}
+
+/// Two patterns place an object alike where they have this share of its sampled pages near the same threads.
+const SAME_PLACE: f64 = 0.95;
+/// Pages that are compared, at most.
+const COMPARED_MAX: usize = 1 << 10;
+
+impl Attribution {
+    /// How sure each object's pattern is, by position; none where that was not found out: for objects below 1 % of the
+    /// cost, stacks and thread-local storage. For recordings of samples: a trace has all accesses.
+    ///
+    /// A resample confirms a pattern where its own pattern would place the object the same: 95 % of its sampled pages
+    /// near the same threads, or all of it shared. A pattern that too few accesses tell is never confirmed.
+    pub fn pattern_confidence(&self) -> Vec<Option<Confidence>> {
+        let mut resamples = Resamples::new(self);
+        let count = resamples.left();
+        let mut confirmed = vec![0; self.objects.len()];
+        let objects = resamples.objects().to_vec();
+        while let Some(resample) = resamples.draw() {
+            for &position in &objects {
+                let group = &self.objects[position];
+                let is_same = are_placed_alike(group, &resample.objects[position], &self.teams);
+                confirmed[position] += usize::from(is_same);
+            }
+        }
+        let mut found = vec![None; self.objects.len()];
+        for position in objects {
+            found[position] = Some(Confidence {
+                samples: self.objects[position].sample_count(),
+                share: confirmed[position] as f64 / count as f64,
+            });
+        }
+        found
+    }
+}
+
+impl ObjectGroup {
+    /// Samples that its pattern is told from.
+    pub fn sample_count(&self) -> u64 {
+        let samples = drawn_from(self).iter().map(|cell| f64::from(cell.samples));
+        samples.sum::<f64>().round() as u64
+    }
+}
+
+/// Where a pattern has a page, or an instance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    /// Near a thread.
+    Near(ThreadIndex),
+    /// Spread over those who share it.
+    Shared,
+    /// With whoever uses the page most.
+    ByPage,
+    /// Nothing is known.
+    Unknown,
+}
+
+/// Would the patterns of two groups, found in the same objects, place them the same?
+fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> bool {
+    if one.pattern == Pattern::Unknown {
+        return false;
+    }
+    let is_by_instance = |group: &ObjectGroup| {
+        matches!(
+            group.pattern,
+            Pattern::PrivateEach | Pattern::PrivateRuns(_)
+        )
+    };
+    if is_by_instance(one) != is_by_instance(other) {
+        return false;
+    }
+    // A resample has no instances that the recording has not.
+    let mut places: Vec<u32> = match is_by_instance(one) {
+        true => other.uses.iter().map(|one| one.object.0).collect(),
+        false => drawn_from(one).iter().map(|cell| cell.page).collect(),
+    };
+    places.dedup();
+    let step = places.len().div_ceil(COMPARED_MAX).max(1);
+    let compared = places.iter().step_by(step);
+    let same = |&&at: &&u32| place(one, at, teams) == place(other, at, teams);
+    let count = compared.clone().count();
+    compared.filter(same).count() as f64 >= SAME_PLACE * count as f64
+}
+
+/// The place of a page, or of an instance by number.
+fn place(group: &ObjectGroup, at: u32, teams: &[Team]) -> Place {
+    let page_bytes = group.affinity.page_bytes;
+    let offset = u64::from(at) * page_bytes + page_bytes / 2;
+    let member = |team: usize, number: u64| match teams.get(team).map(|team| &team.threads) {
+        Some(threads) if !threads.is_empty() => {
+            Place::Near(threads[(number as usize).min(threads.len() - 1)])
+        }
+        _ => Place::Unknown,
+    };
+    match &group.pattern {
+        Pattern::Unknown => Place::Unknown,
+        Pattern::Private { thread } => Place::Near(*thread),
+        Pattern::PrivateEach => {
+            let uses = group.uses.iter().filter(|one| one.object.0 == at);
+            let most = uses.max_by(|a, b| {
+                let by_samples = a.samples.total_cmp(&b.samples);
+                by_samples.then(b.thread.cmp(&a.thread))
+            });
+            most.map_or(Place::Unknown, |most| Place::Near(most.thread))
+        }
+        Pattern::PrivateRuns(runs) => {
+            let first = group.uses.first().map_or(0, |one| one.object.0);
+            of_segment(runs, at.saturating_sub(first))
+        }
+        Pattern::Block { team, block_bytes } => member(*team, offset / (*block_bytes).max(1)),
+        Pattern::PartialBlock {
+            team,
+            block_bytes,
+            part_bytes,
+        } => member(
+            *team,
+            offset.saturating_sub(part_bytes.start) / (*block_bytes).max(1),
+        ),
+        Pattern::BlockCyclic {
+            team, block_bytes, ..
+        } => {
+            let members = teams.get(*team).map_or(1, |team| team.threads.len().max(1));
+            member(*team, offset / (*block_bytes).max(1) % members as u64)
+        }
+        Pattern::Tiles {
+            block_bytes,
+            shares,
+        } => {
+            let share = shares.iter().find(|share| at < share.pages.end);
+            let Some(share) = share.or(shares.last()) else {
+                return Place::Unknown;
+            };
+            let number = offset / (*block_bytes).max(1) % share.threads.len().max(1) as u64;
+            Place::Near(share.threads[number as usize])
+        }
+        Pattern::Shared | Pattern::ReadShared => Place::Shared,
+        Pattern::Segments(segments) => of_segment(segments, at),
+        Pattern::Mixed => Place::ByPage,
+    }
+}
+
+/// Whose the segment is that a page is in, or the last one before it.
+fn of_segment(segments: &[Segment], page: u32) -> Place {
+    let after = segments.partition_point(|one| one.first_page <= page);
+    match segments.get(after.saturating_sub(1)) {
+        Some(segment) if segment.share >= OWNER_SHARE => Place::Near(segment.user),
+        Some(_) => Place::Shared,
+        None => Place::Unknown,
+    }
+}
+
+/// How a recording sampled: what would make its findings surer. Traces have none, as they have all accesses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// How long it recorded.
+    pub seconds: f64,
+    /// Samples per second and CPU, on the average over that time.
+    pub rate_hz: f64,
+}
+
+impl Sampling {
+    /// Of a recording; none of a trace.
+    pub fn of(metadata: &Metadata) -> Option<Self> {
+        if metadata.tracing.is_some() {
+            return None;
+        }
+        let (begin_ns, end_ns) = (metadata.begin_ns, metadata.end_ns.max(metadata.begin_ns));
+        let seconds = (end_ns - begin_ns) as f64 / 1e9;
+        let until = metadata.rates.iter().skip(1).map(|change| change.time_ns);
+        let until = until.chain([end_ns]);
+        let samples = metadata.rates.iter().zip(until).map(|(change, until)| {
+            let from_ns = change.time_ns.clamp(begin_ns, end_ns);
+            let until_ns = until.clamp(from_ns, end_ns);
+            change.rate_hz * (until_ns - from_ns) as f64 / 1e9
+        });
+        let samples: f64 = samples.sum();
+        let rate_hz = match samples > 0.0 && seconds > 0.0 {
+            true => samples / seconds,
+            false => metadata.rate_hz,
+        };
+        Some(Self { seconds, rate_hz })
+    }
+
+    /// What to record to be sure of all findings, for which the samples are too few to do `what`; none where all are sure.
+    pub fn remedy(&self, findings: &[Confidence], what: &str) -> Option<String> {
+        let unsure: Vec<&Confidence> = findings.iter().filter(|one| !one.is_sure()).collect();
+        let times = unsure.iter().map(|one| needed_times(one.samples));
+        let times = times.fold(0.0, f64::max);
+        if times <= 0.0 {
+            return None;
+        }
+        let objects = several(unsure.len() as u64, "object");
+        let seconds = round_up((times - 1.0) * self.seconds);
+        let at_rate = match round_up(times * self.rate_hz) {
+            hz if (1.0..=RATE_MAX_HZ).contains(&hz) => format!(", or with --rate {hz}"),
+            _ => String::new(),
+        };
+        Some(match seconds > 0.0 {
+            true => {
+                format!("too few samples of {objects} to {what}: record {seconds} s more{at_rate}")
+            }
+            false => format!("too few samples of {objects} to {what}: record for longer{at_rate}"),
+        })
+    }
+}
+
+/// The rates that `--rate` takes end here.
+const RATE_MAX_HZ: f64 = 100_000.0;
+/// Samples of an object from which most findings are sure: see `benches/results`.
+const SAMPLES_SURE: f64 = 400.0;
+
+/// As many times the samples are needed, at least twice: what is not sure with many is close to something else.
+fn needed_times(samples: u64) -> f64 {
+    (SAMPLES_SURE / (samples.max(1) as f64)).max(2.0)
+}
+
+/// To two digits, and to no less.
+fn round_up(number: f64) -> f64 {
+    if number <= 0.0 || !number.is_finite() {
+        return 0.0;
+    }
+    let digit = 10f64.powf(number.log10().floor() - 1.0).max(0.1);
+    let up = (number / digit).ceil() * digit;
+    // Without what is left of a division by ten.
+    (up * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests;
