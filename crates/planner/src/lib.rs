@@ -13,6 +13,7 @@ mod affinity;
 mod analysis;
 pub mod auto;
 mod blocks;
+mod confidence;
 mod context;
 mod decide;
 mod decided;
