@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use nearpage_tests::generated::{Initialiser, Kind, Program, Run, Summary, Trial, Truth};
+use nearpage_tests::generated::{How, Initialiser, Kind, Program, Run, Summary, Trial, Truth};
 use nearpage_tests::{Case, nearpage_path};
 
 /// Seeds of the programs whose table is checked.
@@ -66,7 +66,14 @@ fn plans_are_not_far_from_the_best_placement() {
     let case = Case::new("generated-plans");
     let trial = |seed: u64| {
         let folder = case.path(seed.to_string());
-        Trial::new(Program::draw(seed), &nearpage_path(), &folder, 1, None).unwrap()
+        Trial::new(
+            Program::draw(seed),
+            &nearpage_path(),
+            &folder,
+            1,
+            How::default(),
+        )
+        .unwrap()
     };
     let trials: Vec<Trial> = RECORDED.map(trial).collect();
     for trial in &trials {

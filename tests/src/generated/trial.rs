@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::judge::{JudgedObject, Judgement, Setting, judge};
 use super::program::Program;
-use super::run::Run;
+use super::run::{How, Run};
 
 /// Objects of a smaller share of the cost need not be decided alike.
 const COST_MIN: f64 = 0.01;
@@ -27,8 +27,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Records a program so many times into a folder, plans and judges. `rate`: samples a second; none: as many as by
-    /// default.
+    /// Records a program so many times into a folder as `how` says, plans and judges.
     ///
     /// # Errors
     /// A step failed.
@@ -37,9 +36,9 @@ impl Trial {
         nearpage: &Path,
         folder: &Path,
         recordings: u64,
-        rate: Option<u64>,
+        how: How,
     ) -> io::Result<Self> {
-        let run = Run::new(&program, nearpage, folder)?.at_rate(rate);
+        let run = Run::new(&program, nearpage, folder)?.recorded(how);
         let Program { team, passes, .. } = program;
         let setting = Setting {
             recording: "recorded",
@@ -127,6 +126,9 @@ fn judgement(judgement: &Judgement) -> Value {
             "kind": object.kind,
             "share": object.share,
             "cost_share": object.cost_share,
+            "samples": object.samples,
+            "pattern_confidence": object.pattern_confidence,
+            "decision_confidence": object.decision_confidence,
             "expected": object.expected,
             "pattern": object.pattern,
             "is_pattern_right": object.is_pattern_right,
