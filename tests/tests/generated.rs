@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use nearpage_tests::generated::{Initialiser, Kind, Program, Run, Summary, Trial, Truth};
+use nearpage_tests::generated::{How, Initialiser, Kind, Program, Run, Summary, Trial, Truth};
 use nearpage_tests::{Case, nearpage_path};
 
 /// Seeds of the programs whose table is checked.
@@ -71,8 +71,7 @@ fn plans_are_not_far_from_the_best_placement() {
             &nearpage_path(),
             &folder,
             1,
-            None,
-            false,
+            How::default(),
         )
         .unwrap()
     };

@@ -27,7 +27,8 @@ export interface ObjectRow {
   name: string; kind: string; size_bytes: number; instances: number; call_site: Call[]; accesses: number; cost_ns: number;
   cost_share: number; loads: Operations; stores: Operations; remote: number;
   threads: Record<string, { loads: number; stores: number; cost_ns: number }>;
-  pattern: { kind: string; block_bytes: number | null; period_bytes: number | null }; hot: Hot[];
+  pattern: { kind: string; samples: number; confidence: number | null; block_bytes: number | null; period_bytes: number | null };
+  hot: Hot[];
 }
 export interface Instance {
   pid: number; address: string; place: number; bytes: number; page_offset: number; born_ns: number;

@@ -54,6 +54,11 @@ export function objectsView(context: Context): HTMLElement {
     { title: "threads", value: ({ row }) => Object.keys(row.threads).length, number: true },
     { title: "pages, by thread", value: ({ shown }) => shown.pages, cell: ({ shown, row }) => strip(context, shown.strip, `${row.name}: its pages by the thread that uses each most`) },
     { title: "pattern", value: ({ shown }) => shown.words },
+    {
+      title: "sure", value: ({ row }) => row.pattern.confidence ?? -1, number: true,
+      cell: ({ row }) => (row.pattern.confidence === null ? "" : percent(row.pattern.confidence)),
+      hint: "share of resamples of the recording with the same pattern; none for small objects and full recordings",
+    },
     { title: "function", value: ({ row }) => row.hot[0]?.function ?? "", hint: "where most of the time is lost" },
   ];
   const place = h("div");

@@ -4,8 +4,7 @@ use nearpage_machine::several;
 use nearpage_recording::{Metadata, ThreadIndex};
 
 use crate::{
-    Attribution, ObjectGroup, Pattern, Resamples, Segment, Team, pattern::OWNER_SHARE,
-    resample::drawn_from,
+    Attribution, ObjectGroup, Pattern, Segment, Team, pattern::OWNER_SHARE, resample::drawn_from,
 };
 
 /// How sure a finding about an object is: an object's pattern, or a decision about its pages.
@@ -13,14 +12,14 @@ use crate::{
 pub struct Confidence {
     /// Samples that it was found from.
     pub samples: u64,
-    /// Share of the [resamples](Resamples) in which the same is found again, 0 to 1. It says what would become of
+    /// Share of the resamples ([`Attribution::confidences`]) in which the same is found again, 0 to 1. It says what would become of
     /// the finding in another recording of the same run, not in a run with another input.
     pub share: f64,
 }
 
 impl Confidence {
     /// Findings of a smaller share are uncertain: see `benches/results`.
-    pub const SURE: f64 = 0.0;
+    pub const SURE: f64 = 0.6;
 
     /// Is it certain enough to act on?
     pub fn is_sure(&self) -> bool {
@@ -40,25 +39,16 @@ impl Attribution {
     /// A resample confirms a pattern where its own pattern would place the object the same: 95 % of its sampled pages
     /// near the same threads, or all of it shared. A pattern that too few accesses tell is never confirmed.
     pub fn pattern_confidence(&self) -> Vec<Option<Confidence>> {
-        let mut resamples = Resamples::new(self);
-        let count = resamples.left();
-        let mut confirmed = vec![0; self.objects.len()];
-        let objects = resamples.objects().to_vec();
-        while let Some(resample) = resamples.draw() {
-            for &position in &objects {
-                let group = &self.objects[position];
-                let is_same = are_placed_alike(group, &resample.objects[position], &self.teams);
-                confirmed[position] += usize::from(is_same);
-            }
-        }
-        let mut found = vec![None; self.objects.len()];
-        for position in objects {
-            found[position] = Some(Confidence {
-                samples: self.objects[position].sample_count(),
-                share: confirmed[position] as f64 / count as f64,
-            });
-        }
-        found
+        self.confidences(
+            |_| true,
+            |resample, positions| {
+                let is_same = |&position: &usize| {
+                    let [one, other] = [self, resample].map(|of| &of.objects[position]);
+                    are_placed_alike(one, other, &self.teams)
+                };
+                positions.iter().map(is_same).collect()
+            },
+        )
     }
 }
 

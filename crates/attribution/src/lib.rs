@@ -64,6 +64,6 @@ pub use groups::IN_BRK_HEAP;
 pub use input::{AccessChunks, Input, Operations, Options, ReadError};
 pub use name::{Names, call_site, place};
 pub use pattern::{Pattern, find_pattern};
-pub use resample::Resamples;
+pub use resample::RESAMPLE_SHARE;
 pub use segments::{Segment, find_segments};
 pub use tiles::RowShare;

@@ -126,7 +126,7 @@ impl Effort {
     pub fn enough(self, in_recording: f64) -> f64 {
         match self {
             Self::Recording => in_recording,
-            Self::Resample => crate::Resamples::KEPT * in_recording,
+            Self::Resample => crate::RESAMPLE_SHARE * in_recording,
         }
     }
 }

@@ -14,7 +14,7 @@
 use nearpage_recording::ObjectKind;
 
 use crate::{
-    Attribution, Cell, InstanceUse, ObjectGroup, Team, pattern::Effort, random::Random,
+    Attribution, Cell, Confidence, InstanceUse, ObjectGroup, Team, pattern::Effort, random::Random,
     summary::pattern_of,
 };
 
@@ -22,66 +22,72 @@ use crate::{
 const COST_SHARE_MIN: f64 = 0.01;
 /// Resamples of a recording.
 const RESAMPLES: usize = 20;
-/// Fewer where there are many cells, so that resampling takes no longer than reading the recording did.
-const RESAMPLES_MIN: usize = 5;
+/// Resamples that all confirm a finding, or all don't, after which no more are asked about it.
+const UNANIMOUS: usize = 8;
+/// Cells that are drawn in all, from which on there are fewer resamples: resampling takes no longer than reading did.
 const CELLS_MAX: usize = 1 << 19;
 
-/// An attribution, resampled again and again.
-pub struct Resamples<'a> {
-    recorded: &'a Attribution,
-    /// Positions of the objects that are drawn anew.
-    objects: Vec<usize>,
-    resample: Attribution,
-    random: Random,
-    left: usize,
-}
+/// Share of the samples that a resample has: thresholds on their number go down with it.
+pub const RESAMPLE_SHARE: f64 = 0.5;
 
-impl<'a> Resamples<'a> {
-    /// Share of the samples that a resample has: thresholds on their number go down with it.
-    pub const KEPT: f64 = 0.5;
-
-    /// Of the objects that matter, but for stacks and thread-local storage: their patterns come from no sample.
-    pub fn new(recorded: &'a Attribution) -> Self {
-        let cost_ns: f64 = recorded.objects.iter().map(ObjectGroup::cost_ns).sum();
-        let matters = |group: &ObjectGroup| {
+impl Attribution {
+    /// How sure findings about objects are, by position: the share of resamples that confirm each. `confirms` is given a
+    /// resample, with the patterns that are found in it, and the positions that are asked about, and says for each whether
+    /// the resample confirms the finding. None for objects that are not wanted or below 1 % of the cost, stacks, and
+    /// thread-local storage, whose patterns come from no sample.
+    ///
+    /// Twenty resamples are drawn; fewer where there are many cells; eight of an object where those agree.
+    pub fn confidences(
+        &self,
+        is_wanted: impl Fn(&ObjectGroup) -> bool,
+        mut confirms: impl FnMut(&Attribution, &[usize]) -> Vec<bool>,
+    ) -> Vec<Option<Confidence>> {
+        let cost_ns: f64 = self.objects.iter().map(ObjectGroup::cost_ns).sum();
+        let is_drawn = |&position: &usize| {
+            let group = &self.objects[position];
             !matches!(group.kind, ObjectKind::Stack | ObjectKind::Tls)
                 && group.cost_ns() >= COST_SHARE_MIN * cost_ns
+                && is_wanted(group)
         };
-        let objects = || {
-            let all = recorded.objects.iter().enumerate();
-            all.filter(|(_, group)| matters(group))
-        };
-        let cells: usize = objects().map(|(_, group)| drawn_from(group).len()).sum();
-        let samples = objects().map(|(_, group)| group.sample_count());
-        let seed = samples.fold(cells as u64, |seed, samples| Random(seed ^ samples).next());
-        Self {
-            recorded,
-            objects: objects().map(|(position, _)| position).collect(),
-            resample: recorded.clone(),
-            random: Random(seed),
-            left: (CELLS_MAX / cells.max(1)).clamp(RESAMPLES_MIN, RESAMPLES),
+        let mut open: Vec<usize> = (0..self.objects.len()).filter(is_drawn).collect();
+        let mut found = vec![None; self.objects.len()];
+        if open.is_empty() {
+            return found;
         }
-    }
-
-    /// Positions of the objects that are drawn anew in the attribution's objects.
-    pub fn objects(&self) -> &[usize] {
-        &self.objects
-    }
-
-    /// How many resamples are to come.
-    pub fn left(&self) -> usize {
-        self.left
-    }
-
-    /// The next resample, with the patterns that are found in it; none after the last.
-    pub fn draw(&mut self) -> Option<&Attribution> {
-        self.left = self.left.checked_sub(1)?;
-        for &position in &self.objects {
-            let recorded = &self.recorded.objects[position];
-            let group = &mut self.resample.objects[position];
-            redraw(recorded, group, &self.recorded.teams, &mut self.random);
+        let drawn = || open.iter().map(|&position| &self.objects[position]);
+        let cells: usize = drawn().map(|group| drawn_from(group).len()).sum();
+        let seed = drawn().fold(0, |seed, group| Random(seed ^ group.sample_count()).next());
+        let mut random = Random(seed);
+        let mut resample = self.clone();
+        let mut confirmed = vec![0; self.objects.len()];
+        let rounds = (CELLS_MAX / cells.max(1)).clamp(UNANIMOUS, RESAMPLES);
+        for round in 1..=rounds {
+            for &position in &open {
+                let group = &mut resample.objects[position];
+                redraw(&self.objects[position], group, &self.teams, &mut random);
+            }
+            for (&position, is_confirmed) in open.iter().zip(confirms(&resample, &open)) {
+                confirmed[position] += usize::from(is_confirmed);
+                found[position] = Some(Confidence {
+                    samples: self.objects[position].sample_count(),
+                    share: confirmed[position] as f64 / round as f64,
+                });
+            }
+            let is_unanimous = |position: &usize| [0, round].contains(&confirmed[*position]);
+            if round >= UNANIMOUS {
+                let (settled, left) = open.into_iter().partition(is_unanimous);
+                open = left;
+                // What is settled is as it was recorded from now on.
+                let settled: Vec<usize> = settled;
+                for position in settled {
+                    resample.objects[position].clone_from(&self.objects[position]);
+                }
+            }
+            if open.is_empty() {
+                break;
+            }
         }
-        Some(&self.resample)
+        found
     }
 }
 
@@ -126,5 +132,5 @@ fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, teams: &[Team], rando
 /// Half of some samples, and how much more of the accesses they stand for; none where none is left.
 fn half(samples: f64, random: &mut Random) -> Option<(f64, f64)> {
     let left = random.half_of(samples.round() as u64) as f64;
-    (left > 0.0).then(|| (left, left / samples / Resamples::KEPT))
+    (left > 0.0).then(|| (left, left / samples / RESAMPLE_SHARE))
 }

@@ -1,5 +1,7 @@
 //! How strongly something repeats, by frequency.
 
+use std::sync::OnceLock;
+
 /// Complex numbers, as much as a Fourier transform needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Complex {
@@ -26,6 +28,15 @@ impl Complex {
     }
 }
 
+/// The first half of the roots of unity for 2^`bits` of them: many objects have as many pages.
+fn roots(bits: u32) -> &'static [Complex] {
+    static KNOWN: [OnceLock<Vec<Complex>>; u32::BITS as usize] =
+        [const { OnceLock::new() }; u32::BITS as usize];
+    let length = 1u64 << bits;
+    let root = |k: u64| Complex::turn(k as f64 / length as f64);
+    KNOWN[bits as usize].get_or_init(|| (0..length / 2).map(root).collect())
+}
+
 /// The discrete Fourier transform, in place: bin k becomes Σ x\[n\] e^(+2πi k n / N). Radix 2: the
 /// length must be a power of two.
 pub(crate) fn transform(signal: &mut [Complex]) {
@@ -41,9 +52,7 @@ pub(crate) fn transform(signal: &mut [Complex]) {
             signal.swap(at, mirrored);
         }
     }
-    let roots: Vec<Complex> = (0..length / 2)
-        .map(|k| Complex::turn(k as f64 / length as f64))
-        .collect();
+    let roots = roots(bits);
     let mut half = 1;
     while half < length {
         let stride = length / (2 * half);

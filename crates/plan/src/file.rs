@@ -180,6 +180,13 @@ pub struct Effect {
     pub local_before: Option<f64>,
     /// Share of its accesses predicted to be local with this placement, 0 to 1.
     pub local_after: f64,
+    /// Samples that it was decided from; absent where they are all accesses, or not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    /// Share of resamples of the recording from which the same was decided, 0 to 1; absent where that was not found
+    /// out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
 }
 
 /// From when a placement holds.

@@ -52,6 +52,7 @@ pub(crate) fn decided(
             local_before: under_first_touch::<Tally>(context, group)
                 .map(|tally| tally.local_share()),
             local_after,
+            ..Effect::default()
         },
     }
 }
@@ -115,6 +116,7 @@ pub(crate) fn decide_group(
                     cost_share: cost_share * part,
                     local_before: None,
                     local_after: run.share,
+                    ..Effect::default()
                 },
             })
         })

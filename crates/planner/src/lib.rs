@@ -14,6 +14,7 @@ mod analysis;
 pub mod auto;
 mod blocks;
 mod carried;
+mod confidence;
 mod context;
 mod decide;
 mod decided;

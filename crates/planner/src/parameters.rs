@@ -68,6 +68,9 @@ pub struct Parameters {
     /// Instances of a call site belong to threads one by one where the instances' main users make
     /// this share of their accesses.
     pub instance_share_min: f64,
+    /// `auto` decides about an object page by page where so many samples at least are of each of its pages: with fewer,
+    /// whoever made them seems to own it.
+    pub page_samples_min: f64,
     /// `auto` may decide for copies on all nodes, which simulated machines can have and stock kernels
     /// can't.
     pub replicas: bool,
@@ -94,6 +97,7 @@ impl Default for Parameters {
             slack: 0.01,
             runs_max: 4096,
             instance_share_min: 0.75,
+            page_samples_min: 4.0,
             replicas: false,
             phases: false,
             live: false,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use nearpage_attribution::{Attribution, Names};
+use nearpage_attribution::{Attribution, Confidence, Names, Sampling};
 use nearpage_machine::{Assumed, Machine, NodeId, ThreadPlacement};
 use nearpage_plan::{Plan, Predicted, Program, Team};
 use nearpage_recording::Recording;
@@ -14,6 +14,7 @@ use nearpage_recording::Recording;
 use crate::analysis::Analysis;
 use crate::auto::{Model, Times};
 use crate::carried::carried;
+use crate::confidence::{Tested, leave_doubtful, tested};
 use crate::context::{Context, Input};
 use crate::decide::decide;
 use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads};
@@ -192,9 +193,13 @@ impl<'a> Planner<'a> {
             _ => None,
         };
         let programs = self.programs()?;
-        let plan = |input| plan_within(f64::INFINITY, policy, input, parameters, replays.as_mut());
-        let plans: Vec<Option<Plan>> = programs.iter().map(plan).collect::<Result<_, _>>()?;
-        Ok(plans.into_iter().flatten().collect())
+        let mut plans = Vec::new();
+        for input in &programs {
+            let limit_ns = f64::INFINITY;
+            let plan = plan_within(limit_ns, policy, input, parameters, replays.as_mut())?;
+            plans.extend(plan.map(|plan| self.sure(plan, policy, input, parameters).0));
+        }
+        Ok(plans)
     }
 
     /// Decides for one program; none where replays show that it takes longer than `limit_ns` under all simple rules.
@@ -208,8 +213,19 @@ impl<'a> Planner<'a> {
     ) -> Result<Option<DecidedPlan>, Error> {
         let plan = plan_within(limit_ns, policy, input, parameters, replays.as_deref_mut())?;
         let Some(plan) = plan else { return Ok(None) };
+        let (plan, tested) = self.sure(plan, policy, input, parameters);
         let is_replayed = replays.is_some();
         let mut decided = self.predicted(plan, input, parameters, replays)?;
+        for object in &mut decided.prediction.objects {
+            let known = tested.get(object.group).copied().flatten();
+            object.confidence = known.map(|known| known.confidence.share);
+        }
+        let known = tested.into_iter().flatten();
+        let known: Vec<Confidence> = known.map(|one| one.confidence).collect();
+        let sampling = Sampling::of(&self.recording.metadata);
+        let remedy =
+            sampling.and_then(|sampling| sampling.remedy(&known, "be sure of their places"));
+        decided.notes.extend(remedy);
         let program = &input.program.executable;
         if parameters.phases && is_stripped(self.recording, &input.program) {
             decided.notes.push(format!(
@@ -225,6 +241,23 @@ impl<'a> Planner<'a> {
             ));
         }
         Ok(Some(decided))
+    }
+
+    /// A plan without what samples are too few for, and how sure it is about each object of the recording; of a trace,
+    /// which has all accesses, the plan as it is.
+    fn sure(
+        &self,
+        mut plan: Plan,
+        policy: Policy,
+        input: &Input,
+        parameters: &Parameters,
+    ) -> (Plan, Vec<Option<Tested>>) {
+        if self.recording.metadata.tracing.is_some() {
+            return (plan, Vec::new());
+        }
+        let found = tested(&plan, policy, input, parameters);
+        leave_doubtful(&mut plan, &found, input, parameters);
+        (plan, found)
     }
 
     /// Predicts what a plan does, one that was read from a file or changed by hand: for the first program that it is

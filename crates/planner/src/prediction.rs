@@ -76,6 +76,12 @@ pub struct ObjectPrediction {
     pub decisions: Vec<usize>,
     /// Who touched its pages first is assumed: no page fault was recorded.
     pub first_touch_assumed: bool,
+    /// Samples of its accesses; of a trace, its accesses.
+    pub samples: u64,
+    /// Share of resamples of the recording from which the same is decided about it, 0 to 1; absent for traces, for what is
+    /// below 1 % of the cost, and where a plan that was read does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
     /// Share of its recorded accesses that was local while it was recorded; absent where page nodes were not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_local_share: Option<f64>,
@@ -188,6 +194,8 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
             unmatched: decision.is_some_and(|one| one.subject == Subject::Rest),
             decisions,
             first_touch_assumed: basis == FirstTouchBasis::Assumed,
+            samples: group.sample_count(),
+            confidence: decision.and_then(|one| one.effect.confidence),
             recorded_local_share: own.local_share(),
             first_touch: outcome(tallies[0]),
             interleave: outcome(tallies[1]),

@@ -30,6 +30,9 @@ pub struct ReportOutput<'a> {
     attribution: Kinds,
     /// Objects, the costliest first unless `--sort` says otherwise.
     objects: Vec<Object<'a>>,
+    /// What to record to be sure of all patterns; absent where all are sure, and for full recordings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
     /// Threads in order of creation.
     threads: Vec<Thread<'a>>,
     /// Of a full recording, what all misses say.
@@ -133,6 +136,11 @@ struct ThreadUse {
 struct PatternForm {
     /// Which pattern.
     kind: PatternKind,
+    /// Samples that it was found from; in a full recording, accesses.
+    samples: u64,
+    /// Share of resamples of the recording that place the object the same by their own pattern, 0 to 1; null for objects
+    /// below 1 % of the cost, stacks, thread-local storage, and in full recordings.
+    confidence: Option<f64>,
     /// Bytes of a thread's block.
     block_bytes: Option<u64>,
     /// Bytes from a block of a thread to its next one.
@@ -240,6 +248,7 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
         unknown,
     ] = whole_parts(kinds);
     let names = Names::new(tables, &attribution.objects);
+    let (confidences, remedy) = content.confidences();
     let all_cost: f64 = attribution.objects.iter().map(ObjectGroup::cost_ns).sum();
     let report = ReportOutput {
         version: nearpage_recording::JSON_VERSION,
@@ -262,9 +271,20 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
         objects: attribution
             .objects
             .iter()
+            .zip(&confidences)
             .take(rows)
-            .map(|group| object(tables, &names, group, all_cost, locate))
+            .map(|(group, confidence)| {
+                let object = object(tables, &names, group, all_cost, locate);
+                Object {
+                    pattern: PatternForm {
+                        confidence: confidence.map(|one| one.share),
+                        ..object.pattern
+                    },
+                    ..object
+                }
+            })
             .collect(),
+        remedy,
         threads: attribution
             .threads
             .iter()
@@ -375,6 +395,8 @@ fn call<'a>(tables: &'a Tables, frame: &'a Frame) -> Call<'a> {
 fn pattern(group: &ObjectGroup) -> PatternForm {
     let form = |kind| PatternForm {
         kind,
+        samples: group.sample_count(),
+        confidence: None,
         block_bytes: None,
         period_bytes: None,
         part_bytes: None,

@@ -14,7 +14,7 @@
 //! let attribution =
 //!     Attribution { counts, totals, objects: vec![], threads: vec![], teams: vec![], page_bytes: 4096 };
 //! let tables = Tables::default();
-//! let content = Content { attribution: &attribution, tables: &tables, source: nearpage_recording::Source::Clock, notes: &[], nodes: 1, trace: None };
+//! let content = Content { attribution: &attribution, tables: &tables, source: nearpage_recording::Source::Clock, notes: &[], nodes: 1, trace: None, sampling: None };
 //! let report = text(&content, &TextOptions::default(), &mut |_, _| vec![]);
 //! assert!(report.contains("10 accesses"));
 //! ```
@@ -29,7 +29,7 @@ mod table;
 mod text;
 mod trace;
 
-use nearpage_attribution::Attribution;
+use nearpage_attribution::{Attribution, Confidence, Sampling};
 use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Frame, ModuleId, Recording, Source, Symbols, Tables};
 
@@ -60,6 +60,8 @@ pub struct Content<'a> {
     pub nodes: usize,
     /// Of a full recording, what all misses say.
     pub trace: Option<&'a TraceStatistics>,
+    /// How the recording sampled; none of a full recording, whose patterns are certain.
+    pub sampling: Option<Sampling>,
 }
 
 impl<'a> Content<'a> {
@@ -72,7 +74,21 @@ impl<'a> Content<'a> {
             notes: &recording.metadata.notes,
             nodes: recording.machine.nodes.len(),
             trace: None,
+            sampling: Sampling::of(&recording.metadata),
         }
+    }
+}
+
+impl Content<'_> {
+    /// How sure each object's pattern is, by position, and what to record to be sure of all.
+    fn confidences(&self) -> (Vec<Option<Confidence>>, Option<String>) {
+        let Some(sampling) = self.sampling else {
+            return (vec![None; self.attribution.objects.len()], None);
+        };
+        let found = self.attribution.pattern_confidence();
+        let known: Vec<Confidence> = found.iter().flatten().copied().collect();
+        let remedy = sampling.remedy(&known, "be sure of their patterns");
+        (found, remedy)
     }
 }
 

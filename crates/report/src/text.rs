@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use nearpage_attribution::{Names, ObjectGroup, OperationTotals, place};
+use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals, place};
 use nearpage_machine::{CpuId, several};
 use rustc_hash::FxHashMap;
 
@@ -13,7 +13,7 @@ use crate::{
     amount::{bytes, count, percent, time},
     name::{hot_frame, pattern_words},
     printable::printable,
-    table::{Column, lines, wrap},
+    table::{Column, lines, wrap, wrapped},
 };
 
 /// What a row is.
@@ -98,7 +98,12 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
     };
     let mut out = page.summary();
     match options.by {
-        By::Object => page.objects(&mut out, locate),
+        By::Object => {
+            let (confidences, remedy) = content.confidences();
+            page.objects(&mut out, &confidences, locate);
+            let remedy = remedy.map(|remedy| wrapped(&remedy, page.options.width) + "\n");
+            out.extend(remedy);
+        }
         By::Thread => page.threads(&mut out),
         By::Page => page.pages(&mut out),
     }
@@ -295,7 +300,12 @@ impl Page<'_> {
         columns
     }
 
-    fn objects(&self, out: &mut String, locate: &mut impl Locate) {
+    fn objects(
+        &self,
+        out: &mut String,
+        confidences: &[Option<Confidence>],
+        locate: &mut impl Locate,
+    ) {
         let Content {
             attribution,
             tables,
@@ -309,6 +319,8 @@ impl Page<'_> {
         let (order, rest) = self.order(&all);
         let groups: Vec<&ObjectGroup> =
             order.iter().map(|&row| &attribution.objects[row]).collect();
+        let confidences: Vec<Option<Confidence>> =
+            order.iter().map(|&row| confidences[row]).collect();
         let rows: Vec<Shown> = order.iter().map(|&row| all[row]).collect();
         let mut columns = self.columns(&all, &rows);
         let size = groups.iter().map(|group| bytes(group.size_bytes)).collect();
@@ -326,6 +338,7 @@ impl Page<'_> {
             rank: 3,
             cells: threads,
         });
+        columns.extend(sure(&confidences));
         let known_names = Names::new(tables, &attribution.objects);
         let names: Vec<String> = groups
             .iter()
@@ -340,9 +353,12 @@ impl Page<'_> {
             .collect();
         let (heading, lines) = lines(columns, "object", &names, self.options.width);
         self.head(out, &heading, lines.len());
-        for (group, line) in groups.into_iter().zip(lines) {
+        for ((group, confidence), line) in groups.into_iter().zip(confidences).zip(lines) {
             let pattern = pattern_words(&group.pattern, &attribution.teams, &tables.threads);
             let mut parts: Vec<String> = pattern.split(", ").map(str::to_owned).collect();
+            if let Some(unsure) = confidence.filter(|one| !one.is_sure()) {
+                parts.push(format!("not sure ({})", several(unsure.samples, "sample")));
+            }
             if let Some(hot) = group.hot.first() {
                 let frame = hot_frame(hot.module, hot.offset, locate);
                 parts.push(format!("most in {}", printable(&place(tables, &frame))));
@@ -506,6 +522,17 @@ impl Page<'_> {
         }
         out.push_str(&rest);
     }
+}
+
+/// How sure patterns are; none where that is known of none.
+fn sure(confidences: &[Option<Confidence>]) -> Option<Column> {
+    let cell = |one: &Option<Confidence>| one.map_or(String::new(), |one| percent(one.share));
+    confidences.iter().any(Option::is_some).then(|| Column {
+        title: "sure",
+        // Patterns that are not sure say so by themselves.
+        rank: 1,
+        cells: confidences.iter().map(cell).collect(),
+    })
 }
 
 /// CPU numbers as the kernel lists them: `0-3,7`.

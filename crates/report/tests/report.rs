@@ -5,8 +5,8 @@
 )]
 
 use nearpage_attribution::{
-    Affinity, Attribution, Cell, Hot, ObjectGroup, ObjectName, OperationTotals, Pattern, Team,
-    ThreadTotals, Totals,
+    Affinity, Attribution, Cell, Hot, ObjectGroup, ObjectName, OperationTotals, Pattern, Sampling,
+    Team, ThreadTotals, Totals,
 };
 use nearpage_machine::CpuId;
 use nearpage_recording::trace::{ChainShare, HotPages, ReadChains, ReadMostly, TraceStatistics};
@@ -261,6 +261,7 @@ fn render(options: &TextOptions) -> String {
         notes: &notes,
         nodes: 2,
         trace: None,
+        sampling: None,
     };
     text(&content, options, &mut locate)
 }
@@ -314,6 +315,7 @@ fn without_accesses_there_is_no_table() {
             notes: &["no samples".to_owned()],
             nodes: 1,
             trace: None,
+            sampling: None,
         };
         let options = TextOptions {
             by,
@@ -354,6 +356,49 @@ fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
 }
 
 #[test]
+fn uncertain_patterns_are_marked_and_one_line_says_what_to_record() {
+    let (tables, attribution) = (tables(), attribution());
+    let trace = by_the_clock(&attribution, &tables);
+    let samples = Content {
+        sampling: Some(Sampling {
+            seconds: 2.0,
+            rate_hz: 500.0,
+        }),
+        ..trace
+    };
+    for width in [60, 80, 120] {
+        let options = TextOptions {
+            width,
+            ..TextOptions::default()
+        };
+        let report = text(&samples, &options, &mut |_, _| Vec::new());
+        assert!(report.contains("not sure (153 samples)"), "{report}");
+        let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            words.contains("too few samples of 2 objects to be sure"),
+            "{report}"
+        );
+        assert!(
+            report.lines().all(|line| line.chars().count() <= width),
+            "{report}"
+        );
+        let report = text(&trace, &options, &mut |_, _| Vec::new());
+        assert!(!report.contains("sure"), "{report}");
+    }
+    let parsed = |content: &Content| -> serde_json::Value {
+        serde_json::from_str(&json(content, usize::MAX, &mut locate)).unwrap()
+    };
+    let report = parsed(&samples);
+    assert_eq!(report["objects"][0]["pattern"]["samples"], 153);
+    assert_eq!(report["objects"][0]["pattern"]["confidence"], 0.0);
+    assert!(report["remedy"].is_string());
+    let report = parsed(&trace);
+    assert_eq!(report["objects"][0]["pattern"]["samples"], 153);
+    assert!(report["objects"][0]["pattern"]["confidence"].is_null());
+    assert!(report["remedy"].is_null());
+}
+
+#[test]
 fn what_nearpage_does_in_a_program_is_called_so() {
     let (mut tables, attribution) = (tables(), attribution());
     let module = &mut tables.modules[0];
@@ -375,6 +420,7 @@ fn by_the_clock<'a>(attribution: &'a Attribution, tables: &'a Tables) -> Content
         notes: &[],
         nodes: 1,
         trace: None,
+        sampling: None,
     }
 }
 
@@ -474,6 +520,7 @@ fn a_full_recording_has_chains_hot_pages_and_read_mostly_shares() {
         notes: &[],
         nodes: 2,
         trace: Some(&statistics),
+        sampling: None,
     };
     let options = TextOptions {
         top: 1,
@@ -525,6 +572,7 @@ fn json_has_every_key_and_its_counts_add_up() {
         notes: &["source clock, not pmu: there is none".to_owned()],
         nodes: 2,
         trace: None,
+        sampling: None,
     };
     let written = json(&content, usize::MAX, &mut locate);
     insta::assert_snapshot!(written.chars().take(700).collect::<String>());

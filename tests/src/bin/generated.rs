@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 
 use clap::Parser;
 use nearpage_tests::generated::{
-    Judgement, Program, PublicTrial, Summary, Trial, Truth, kernels, source,
+    How, Judgement, Program, PublicTrial, Summary, Trial, Truth, kernels, source,
 };
 use nearpage_tests::{nearpage_path, target};
 use serde_json::Value;
@@ -38,6 +38,9 @@ struct Options {
     /// target/generated, where recordings stay if there is one seed]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Judge the recordings that are in the folder already, to compare builds on the same ones
+    #[arg(long, requires = "keep")]
+    again: bool,
     /// Programs at a time; more than one at a time take the CPU from each other
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1))]
     jobs: u64,
@@ -118,8 +121,11 @@ fn run(options: &Options) -> io::Result<()> {
             &nearpage_path(),
             &own,
             options.repeat,
-            options.rate,
-            options.both,
+            How {
+                rate: options.rate,
+                reuses: options.again,
+                is_of_both: options.both,
+            },
         )?;
         if !options.json {
             println!("{}", table(&trial));

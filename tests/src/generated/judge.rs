@@ -35,6 +35,12 @@ pub struct JudgedObject {
     pub pattern: String,
     /// It is one of those that it may have, with blocks as large as they are.
     pub is_pattern_right: bool,
+    /// Samples that it was found from.
+    pub samples: u64,
+    /// How sure the pattern is, 0 to 1; none: that was not found out.
+    pub pattern_confidence: Option<f64>,
+    /// How sure the decision is, 0 to 1, as the plan says; none: there is none, or the plan does not say.
+    pub decision_confidence: Option<f64>,
     /// Share of the cost of all recorded objects.
     pub cost_share: f64,
     /// What is decided about it.
@@ -55,10 +61,12 @@ impl JudgedObject {
 impl JudgedObject {
     /// The word of its decision, without sizes and owners.
     fn decided(&self) -> &str {
-        self.decision
-            .split([':', ' ', '@'])
-            .next()
-            .unwrap_or_default()
+        let word = self.decision.split([':', ' ', '@']).next();
+        match word.unwrap_or_default() {
+            // A decision for first touch does what none does.
+            "first-touch" => "-",
+            word => word,
+        }
     }
 
     /// Is the same decided about both? Pages that are interleaved go by their addresses, which differ.
@@ -170,6 +178,7 @@ impl Judge<'_> {
             .iter()
             .map(ObjectGroup::cost_ns)
             .sum();
+        let confidences = self.attribution.pattern_confidence();
         let mut sums = [0.0; 3];
         let mut objects = Vec::new();
         for (object, truth) in program.objects.iter().zip(&truth.objects) {
@@ -178,6 +187,8 @@ impl Judge<'_> {
                 *sum += lines;
             }
             let group = self.group(object);
+            let confidence = group.and_then(|(position, _)| confidences[position]);
+            let group = group.map(|(_, group)| group);
             let pattern = group.map_or(String::new(), |group| format!("{:?}", group.pattern));
             let fetched = truth.fetched() as f64;
             let expected = program.patterns(object);
@@ -188,6 +199,11 @@ impl Judge<'_> {
                 is_pattern_right: is_right(object, &expected, setting, &pattern),
                 expected,
                 pattern,
+                samples: group.map_or(0, ObjectGroup::sample_count),
+                pattern_confidence: confidence.map(|confidence| confidence.share),
+                decision_confidence: self
+                    .most_decided(object, truth, setting)
+                    .and_then(|at| self.plan.decisions[at].effect.confidence),
                 cost_share: group.map_or(0.0, |group| part(group.cost_ns(), cost)),
                 decision: self.decision(object, truth, setting),
                 homes: self
@@ -264,8 +280,8 @@ impl Judge<'_> {
         [0, 1, 2].map(|at| owned[at] + even[at].min(even[1]))
     }
 
-    /// The recorded objects that an object's pieces are among.
-    fn group(&self, object: &Object) -> Option<&ObjectGroup> {
+    /// The recorded objects that an object's pieces are among, and their position.
+    fn group(&self, object: &Object) -> Option<(usize, &ObjectGroup)> {
         let pieces = self.sidecar.pieces.get(&object.name)?;
         let objects = &self.recording.tables.objects;
         let own = |number: usize| {
@@ -273,23 +289,43 @@ impl Judge<'_> {
             let range = one.address..one.address + one.size_bytes;
             pieces.iter().any(|address| range.contains(address))
         };
-        let groups = self.attribution.objects.iter();
-        let mut with_samples = groups.filter(|group| {
+        let groups = self.attribution.objects.iter().enumerate();
+        let mut with_samples = groups.filter(|(_, group)| {
             group.samples.iter().any(|id| own(id.0 as usize))
                 && !matches!(group.name, ObjectName::Other(_))
         });
         with_samples.next()
     }
 
-    /// What is decided about an object: of its pages, most.
-    fn decision(&self, object: &Object, truth: &ObjectTruth, setting: Setting) -> String {
-        let mut counts: BTreeMap<Option<usize>, u64> = BTreeMap::new();
+    /// How many pages of an object each decision is about.
+    fn decided(
+        &self,
+        object: &Object,
+        truth: &ObjectTruth,
+        setting: Setting,
+    ) -> BTreeMap<Option<usize>, u64> {
+        let mut counts = BTreeMap::new();
         for address in self.addresses(object, truth, setting) {
             *counts.entry(self.placed.decision(address)).or_default() += 1;
         }
-        let several = counts.len();
-        let most = counts.into_iter().max_by_key(|&(_, pages)| pages);
-        let words = match most.and_then(|(decision, _)| decision) {
+        counts
+    }
+
+    /// The decision about most pages of an object.
+    fn most_decided(
+        &self,
+        object: &Object,
+        truth: &ObjectTruth,
+        setting: Setting,
+    ) -> Option<usize> {
+        let counts = self.decided(object, truth, setting).into_iter();
+        counts.max_by_key(|&(_, pages)| pages)?.0
+    }
+
+    /// What is decided about an object: of its pages, most.
+    fn decision(&self, object: &Object, truth: &ObjectTruth, setting: Setting) -> String {
+        let several = self.decided(object, truth, setting).len();
+        let words = match self.most_decided(object, truth, setting) {
             Some(decision) => {
                 let text = self.plan.decisions[decision].placement.to_string();
                 text.chars().take(60).collect()

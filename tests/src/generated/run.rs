@@ -9,13 +9,23 @@ use std::process::{Command, Stdio};
 use super::program::Program;
 use super::source::{HEADER, source};
 
+/// How a program is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    /// Samples a second; none: as many as by default.
+    pub rate: Option<u64>,
+    /// Recordings that are there are taken instead of made anew, to compare what two builds make of the same ones.
+    pub reuses: bool,
+    /// The other size is recorded as long, and one plan is made of both recordings, too.
+    pub is_of_both: bool,
+}
+
 /// A program in a folder of its own.
 pub struct Run<'a> {
     program: &'a Program,
     nearpage: PathBuf,
     folder: PathBuf,
-    /// Samples a second, where they are not by default.
-    rate: Option<u64>,
+    how: How,
 }
 
 /// Where the pieces of objects were in a run, and which kernel thread was which of the team.
@@ -41,16 +51,16 @@ impl<'a> Run<'a> {
             program,
             nearpage: nearpage.canonicalize()?,
             folder,
-            rate: None,
+            how: How::default(),
         };
         run.compile("program", &[])?;
         Ok(run)
     }
 
-    /// Samples so many times a second instead of as often as by default.
+    /// Records in this way instead of by default.
     #[must_use]
-    pub fn at_rate(self, rate: Option<u64>) -> Self {
-        Self { rate, ..self }
+    pub fn recorded(self, how: How) -> Self {
+        Self { how, ..self }
     }
 
     fn compile(&self, name: &str, options: &[&str]) -> io::Result<()> {
@@ -115,11 +125,14 @@ impl<'a> Run<'a> {
     pub fn record(&self, name: &str, size: u64, team: u64, passes: u64) -> io::Result<PathBuf> {
         let recording = self.folder.join(name);
         if recording.exists() {
+            if self.how.reuses {
+                return Ok(recording);
+            }
             fs::remove_dir_all(&recording)?;
         }
         let mut command = self.command(&self.nearpage.to_string_lossy());
         command.args(["record", "-o", name]);
-        if let Some(rate) = self.rate {
+        if let Some(rate) = self.how.rate {
             command.args(["--rate", &rate.to_string()]);
         }
         command.args(["--", "./program"]);

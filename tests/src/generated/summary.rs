@@ -32,6 +32,34 @@ struct Group {
     wrong: BTreeMap<String, u64>,
 }
 
+/// Objects of about the same confidence.
+#[derive(Clone, Debug, Default)]
+struct Sure {
+    objects: u64,
+    /// Whose pattern is named as it is.
+    right: u64,
+    /// Whose samples are fewer than 100.
+    few: u64,
+    /// Lines that the plan has local and first touch has not, as a share of all lines of their program: sums of those that
+    /// gain and those that lose.
+    gained: f64,
+    lost: f64,
+    scores: Vec<f64>,
+}
+
+impl Sure {
+    fn add(&mut self, object: &Value) {
+        self.objects += 1;
+        self.right += u64::from(object["is_pattern_right"] == true);
+        self.few += u64::from(number(&object["samples"]) < 100.0);
+        let local = |at: usize| number(&object["local"][at]);
+        let gained = number(&object["share"]) * (local(0) - local(2));
+        self.gained += gained.max(0.0);
+        self.lost -= gained.min(0.0);
+        self.scores.push(number(&object["score"]));
+    }
+}
+
 /// Figures over lines of results.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
@@ -40,6 +68,8 @@ pub struct Summary {
     styles: BTreeMap<String, Group>,
     /// By pattern found and decision made.
     decisions: BTreeMap<String, Group>,
+    /// By how sure the pattern and the decision are, in tenths: see [`Sure`].
+    sure: [BTreeMap<u64, Sure>; 2],
     accesses: Vec<f64>,
     decided_alike: (u64, u64),
     /// Scores as recorded, at the other size and at a third: of plans of the first recording, and of both.
@@ -177,6 +207,13 @@ impl Summary {
                 style.add_object(object, other);
                 let decision = summary.decisions.entry(decision(object)).or_default();
                 decision.add_object(object, other);
+                let confidences = ["pattern_confidence", "decision_confidence"];
+                for (sure, name) in summary.sure.iter_mut().zip(confidences) {
+                    if let Some(confidence) = object[name].as_f64() {
+                        let tenth = (confidence * 10.0 + 1e-9) as u64;
+                        sure.entry(tenth).or_default().add(object);
+                    }
+                }
                 let mut all = Group::default();
                 all.add_object(object, other);
                 summary.all.lost += all.lost;
@@ -303,6 +340,38 @@ impl fmt::Display for Summary {
                     quantile(&group.other_scores, 0.5),
                     quantile(&group.other_scores, 0.05),
                     100.0 * group.right(),
+                )?;
+            }
+        }
+        self.fmt_sure(f)
+    }
+}
+
+impl Summary {
+    /// How often findings of each confidence are right, and what decisions of each are worth.
+    fn fmt_sure(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, sure) in ["pattern confidence", "decision confidence"]
+            .iter()
+            .zip(&self.sure)
+        {
+            writeln!(
+                f,
+                "\n{what:20} {:>7} {:>13} {:>6} {:>6} {:>6} {:>6} {:>6}",
+                "objects", "< 100 samples", "right", "gained", "lost", "median", "5 %"
+            )?;
+            for (tenth, sure) in sure {
+                let programs = self.all.count.max(1) as f64;
+                writeln!(
+                    f,
+                    "{:<20} {:7} {:13} {:5.0}% {:5.2}% {:5.2}% {:6.3} {:6.3}",
+                    format!("from {:.1}", *tenth as f64 / 10.0),
+                    sure.objects,
+                    sure.few,
+                    100.0 * sure.right as f64 / sure.objects.max(1) as f64,
+                    100.0 * sure.gained / programs,
+                    100.0 * sure.lost / programs,
+                    quantile(&sure.scores, 0.5),
+                    quantile(&sure.scores, 0.05),
                 )?;
             }
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::judge::{JudgedObject, Judgement, Setting, judge};
 use super::program::Program;
-use super::run::Run;
+use super::run::{How, Run};
 
 /// Objects of a smaller share of the cost need not be decided alike.
 const COST_MIN: f64 = 0.01;
@@ -41,8 +41,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Records a program so many times into a folder, plans and judges. `rate`: samples a second; none: as many as by
-    /// default. `is_of_both`: the other size is recorded as long, and one plan is made of both recordings.
+    /// Records a program so many times into a folder as `how` says, plans and judges.
     ///
     /// # Errors
     /// A step failed.
@@ -51,10 +50,9 @@ impl Trial {
         nearpage: &Path,
         folder: &Path,
         recordings: u64,
-        rate: Option<u64>,
-        is_of_both: bool,
+        how: How,
     ) -> io::Result<Self> {
-        let run = Run::new(&program, nearpage, folder)?.at_rate(rate);
+        let run = Run::new(&program, nearpage, folder)?.recorded(how);
         let Program { team, passes, .. } = program;
         let setting = Setting {
             recording: "recorded",
@@ -68,7 +66,7 @@ impl Trial {
 
         // Only where objects are has to be known of the other run.
         let (size, other_team) = program.other;
-        let other_passes = match is_of_both {
+        let other_passes = match how.is_of_both {
             // As many lines in all.
             true => program.whole_rounds((passes / size).max(1), other_team),
             false => 1,
@@ -81,7 +79,7 @@ impl Trial {
             passes: program.whole_rounds(1, other_team),
         };
         let other = judge(&program, &run, &plan, other_setting)?;
-        let both = match is_of_both {
+        let both = match how.is_of_both {
             true => {
                 let of_both = run.plan(&["recorded", "other"])?;
                 run.record("third", THIRD_SIZE, team, 1)?;
@@ -173,6 +171,9 @@ fn judgement(judgement: &Judgement) -> Value {
             "kind": object.kind,
             "share": object.share,
             "cost_share": object.cost_share,
+            "samples": object.samples,
+            "pattern_confidence": object.pattern_confidence,
+            "decision_confidence": object.decision_confidence,
             "expected": object.expected,
             "pattern": object.pattern,
             "is_pattern_right": object.is_pattern_right,

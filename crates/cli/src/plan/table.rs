@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use nearpage_attribution::Confidence;
 use nearpage_machine::{duration, several};
 use nearpage_plan::Placement;
 use nearpage_planner::{DecidedPlan, Judged, ObjectPrediction, Outcome, PlanTime};
@@ -70,10 +71,14 @@ fn objects(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
     for object in rows {
         let mark = if object.first_touch_assumed { "*" } else { "" };
         let kind = if object.unmatched { "rest: " } else { "" };
+        let is_unsure = object
+            .confidence
+            .is_some_and(|share| share < Confidence::SURE);
+        let unsure = if is_unsure { " ?" } else { "" };
         let cells = [
             bytes(object.size_bytes),
             format!("{:.1}%", object.cost_share * 100.0),
-            format!("{kind}{}", object.placement),
+            format!("{kind}{}{unsure}", object.placement),
             format!("{}{mark}", share(object.first_touch)),
             share(object.interleave),
             share(object.planned),

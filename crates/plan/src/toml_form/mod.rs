@@ -36,7 +36,7 @@
 //! placement = "block-cyclic:5M"
 //! start = "second-thread"         # from when it holds; left out: "allocation", the object's own
 //! why = "each thread sweeps its own 5 MiB of every 20"
-//! predicted = { accesses = 51234, cost_share = 0.61, local_before = 0.25, local_after = 0.98 }
+//! predicted = { accesses = 51234, cost_share = 0.61, local_before = 0.25, local_after = 0.98, samples = 821, confidence = 0.95 }
 //!
 //! [[object]]
 //! name = "main:120"
@@ -95,7 +95,8 @@
 //! does not name stays where it is. `run` moves the pages that are there, and the threads, when the function is about to
 //! be executed by a team or as a thread's start routine, and leaves objects with `first-touch` where they are.
 //!
-//! `why` and `predicted` may be left out, and every unknown key is refused. Shares are written with
+//! `why` and `predicted` may be left out, and in `predicted` how sure a decision is: `samples`, that it was made from, and
+//! `confidence`, the share of resamples from which the same is decided. Every unknown key is refused. Shares are written with
 //! four decimals, accesses as whole numbers.
 
 mod object;

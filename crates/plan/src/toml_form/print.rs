@@ -111,13 +111,22 @@ impl Decision {
                 cost_share,
                 local_before,
                 local_after,
+                samples,
+                confidence,
             } = self.effect;
             *text += &format!("predicted = {{ accesses = {}", figure(accesses.round()));
             *text += &format!(", cost_share = {}", share(cost_share));
             if let Some(local_before) = local_before {
                 *text += &format!(", local_before = {}", share(local_before));
             }
-            *text += &format!(", local_after = {} }}\n", share(local_after));
+            *text += &format!(", local_after = {}", share(local_after));
+            if let Some(samples) = samples {
+                *text += &format!(", samples = {}", integer(samples));
+            }
+            if let Some(confidence) = confidence {
+                *text += &format!(", confidence = {}", share(confidence));
+            }
+            text.push_str(" }\n");
         }
     }
 }

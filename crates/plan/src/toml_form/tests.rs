@@ -99,12 +99,15 @@ fn ordered(placement: Placement) -> Placement {
 )]
 fn plan() -> impl Strategy<Value = Plan> {
     let share = || (0u32..=10_000).prop_map(|share| f64::from(share) / 1e4);
-    let effect = (0u32.., share(), prop::option::of(share()), share()).prop_map(
-        |(accesses, cost_share, local_before, local_after)| Effect {
+    let sure = (prop::option::of(0u64..1 << 40), prop::option::of(share()));
+    let effect = (0u32.., share(), prop::option::of(share()), share(), sure).prop_map(
+        |(accesses, cost_share, local_before, local_after, (samples, confidence))| Effect {
             accesses: f64::from(accesses),
             cost_share,
             local_before,
             local_after,
+            samples,
+            confidence,
         },
     );
     let decision = (

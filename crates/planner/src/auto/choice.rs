@@ -153,9 +153,6 @@ fn pages_by_cost(
     pages
 }
 
-/// Samples of a page from which it may be decided about by itself.
-const PAGE_SAMPLES_MIN: f64 = 4.0;
-
 /// Everything that may be done with a group, without repetitions; leaving it alone first.
 pub(super) fn choices(
     context: &Context,
@@ -197,7 +194,7 @@ pub(super) fn choices(
     };
     let by = |policy| decide_group(policy, context, group, subject, parameters);
     let samples: f64 = cells(group).map(|cell| f64::from(cell.samples)).sum();
-    if group.pattern != Pattern::Mixed || samples >= PAGE_SAMPLES_MIN * pages as f64 {
+    if group.pattern != Pattern::Mixed || samples >= parameters.page_samples_min * pages as f64 {
         offer(Kind::Pattern, by(Policy::Object));
     }
     let together = matches!(
@@ -223,8 +220,7 @@ pub(super) fn choices(
             );
         }
     }
-    // From few samples of a page, whoever made them seems to own it.
-    if samples >= PAGE_SAMPLES_MIN * pages as f64 {
+    if samples >= parameters.page_samples_min * pages as f64 {
         offer(Kind::HopSensitive, by(Policy::HopSensitive));
         offer(Kind::Uniform, by(Policy::Uniform));
     }

@@ -1,0 +1,369 @@
+//! How sure decisions are, and what becomes of those that are not.
+//!
+//! A decision's confidence is the share of resamples of the recording ([`Attribution::confidences`]) from which the same
+//! policy, asked anew, places the object the same: 95 % of its sampled pages (or of its sampled instances) on the same
+//! nodes, and from the same moment on. To leave an object to first touch is a decision, too. So the confidence covers all
+//! that a policy makes of samples: the pattern, its geometry, the choice among placements. It covers nothing that other
+//! runs change: another input, another machine.
+//!
+//! Most decisions of little confidence are still better than none: that the owner of some pages is uncertain does not make
+//! first touch right. So an object is left alone only where, besides, decisions from half of the samples do not stand the test
+//! by the other half: there they make fewer accesses local than first touch does, in most resamples. Placements that spread
+//! pages always stand it, as they relieve queues and make nothing local.
+
+use nearpage_attribution::{Attribution, Confidence, ObjectGroup, RESAMPLE_SHARE};
+use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
+use nearpage_recording::ObjectId;
+
+use crate::auto::may_be_rest;
+use crate::context::{Context, Input};
+use crate::decide::decide;
+use crate::effect::Tally;
+use crate::group::{first_touched, worth_deciding};
+use crate::holder::{Holder, Layout};
+use crate::parameters::{Parameters, Policy};
+use crate::subject::{decisions_about, subject};
+use crate::under::{Fate, under};
+
+/// Share of an object's pages, or instances, that two plans have in the same place if they decide the same.
+const SAME_PLACE: f64 = 0.95;
+/// Pages or instances that are compared, at most.
+const COMPARED_MAX: usize = 1 << 10;
+
+/// Where a plan has a page or an instance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Spot {
+    FirstTouch,
+    /// On a node, by position, from a moment on.
+    On(usize, Start),
+    Spread(Start),
+    Everywhere,
+}
+
+/// What resamples say of the decisions about an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Tested {
+    pub confidence: Confidence,
+    /// Share of the resamples whose decision makes no fewer accesses local than first touch, of those that it does not know.
+    pub stood: f64,
+}
+
+impl Tested {
+    /// Is the object to be left alone?
+    fn is_doubtful(&self) -> bool {
+        !self.confidence.is_sure() && self.stood < STOOD_MIN
+    }
+}
+
+/// Decisions that are not sure have to stand the test by what they do not know in so many resamples.
+const STOOD_MIN: f64 = 0.5;
+
+/// What resamples say of a policy's decisions about each object of the recording, by position; none for objects that are
+/// not resampled or not worth a decision.
+pub(crate) fn tested(
+    plan: &Plan,
+    policy: Policy,
+    input: &Input,
+    parameters: &Parameters,
+) -> Vec<Option<Tested>> {
+    let groups = &input.attribution.objects;
+    // No sample changes where this policy places anything.
+    if policy == Policy::Interleave {
+        return vec![None; groups.len()];
+    }
+    let context = Context::new(input);
+    let of_resample = Parameters {
+        page_samples_min: RESAMPLE_SHARE * parameters.page_samples_min,
+        ..*parameters
+    };
+    let is_wanted = |group: &ObjectGroup| {
+        worth_deciding(&context, group, parameters) && subject(context.tables, group).is_some()
+    };
+    // By object: resamples, and those that stood the test.
+    let mut stood = vec![(0, 0); groups.len()];
+    let confirms = |resample: &Attribution, positions: &[usize]| -> Vec<bool> {
+        let again = Input {
+            attribution: resample,
+            ..input.clone()
+        };
+        let again = decide(policy, &again, &of_resample);
+        let is_same = |&position: &usize| {
+            let (group, half) = (&groups[position], &resample.objects[position]);
+            let stands = stands(&context, [group, half], &again, parameters);
+            stood[position].0 += 1;
+            stood[position].1 += u32::from(stands);
+            places_alike(&context, group, [plan, &again])
+        };
+        positions.iter().map(is_same).collect()
+    };
+    let found = input.attribution.confidences(is_wanted, confirms);
+    let stood = stood
+        .into_iter()
+        .map(|(all, stood)| f64::from(stood) / f64::from(all));
+    let tested = |(confidence, stood): (Option<Confidence>, f64)| {
+        confidence.map(|confidence| Tested { confidence, stood })
+    };
+    found.into_iter().zip(stood).map(tested).collect()
+}
+
+/// Does a plan that was made from half of a group's samples make no fewer accesses of the other half local than first
+/// touch does?
+fn stands(
+    context: &Context,
+    [all, half]: [&ObjectGroup; 2],
+    plan: &Plan,
+    parameters: &Parameters,
+) -> bool {
+    let own = subject(context.tables, all);
+    let about = decisions_about(plan, context, all, own.as_ref());
+    let about: Vec<&Decision> = about.iter().map(|&at| &plan.decisions[at]).collect();
+    let spreads = |one: &&Decision| matches!(one.placement, Placement::Interleave { .. });
+    if about.is_empty() || about.iter().any(spreads) {
+        return true;
+    }
+    let local = |group: &ObjectGroup, decisions: &[&Decision]| {
+        let found = under::<Tally>(context, group, Fate::Decided(decisions), parameters);
+        found.map_or(0.0, |(_, tally)| tally.local)
+    };
+    let of_others =
+        |decisions: &[&Decision]| local(all, decisions) - RESAMPLE_SHARE * local(half, decisions);
+    of_others(&about) >= of_others(&[])
+}
+
+/// Notes in decisions how sure they are, and leaves those objects to first touch of which too little is known.
+pub(crate) fn leave_doubtful(
+    plan: &mut Plan,
+    tested: &[Option<Tested>],
+    input: &Input,
+    parameters: &Parameters,
+) {
+    let context = Context::new(input);
+    for (group, tested) in input.attribution.objects.iter().zip(tested) {
+        let (Some(tested), Some(own)) = (tested, subject(context.tables, group)) else {
+            continue;
+        };
+        let about = decisions_about(plan, &context, group, Some(&own));
+        let Some(&first) = about.first() else {
+            continue;
+        };
+        let places = |&at: &usize| plan.decisions[at].placement != Placement::FirstTouch;
+        let confidence = tested.confidence;
+        if tested.is_doubtful() && about.iter().any(places) {
+            let placement = plan.decisions[first].placement.to_string();
+            let mut left = first_touched(&context, group, own, parameters);
+            left.why = format!(
+                "{}; too few samples to place it: `{placement}` is decided in {:.0} % of resamples",
+                context.counters(group),
+                100.0 * confidence.share,
+            );
+            plan.decisions[first] = left;
+            for &at in about.iter().skip(1).rev() {
+                plan.decisions.remove(at);
+            }
+        }
+        for at in decisions_about(
+            plan,
+            &context,
+            group,
+            subject(context.tables, group).as_ref(),
+        ) {
+            let effect = &mut plan.decisions[at].effect;
+            effect.samples = Some(confidence.samples);
+            effect.confidence = Some(confidence.share);
+        }
+    }
+}
+
+/// Do two plans place a group the same?
+fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bool {
+    let own = subject(context.tables, group);
+    let about = plans.map(|plan| {
+        let about = decisions_about(plan, context, group, own.as_ref());
+        let mut about: Vec<&Decision> = about.iter().map(|&at| &plan.decisions[at]).collect();
+        if about.is_empty() && may_be_rest(group) {
+            about.extend(plan.rest());
+        }
+        about
+    });
+    let picks = |one: &&Decision| {
+        matches!(&one.subject, Subject::CallSite { order: Some(_), .. }) && !group.uses.is_empty()
+    };
+    let spots = match about.iter().flatten().any(picks) {
+        true => about.map(|about| of_instances(context, group, &about)),
+        false => about.map(|about| of_pages(context, group, about.first().copied())),
+    };
+    let same = spots[0].iter().zip(&spots[1]).filter(|(a, b)| a == b);
+    same.count() as f64 >= SAME_PLACE * spots[0].len() as f64
+}
+
+/// Where the sampled pages are, under a decision about them all.
+fn of_pages(context: &Context, group: &ObjectGroup, about: Option<&Decision>) -> Vec<Spot> {
+    let affinity = &group.affinity;
+    let cells = match affinity.cells.is_empty() {
+        true => &affinity.initialisation,
+        false => &affinity.cells,
+    };
+    let mut pages: Vec<u32> = cells.iter().map(|cell| cell.page).collect();
+    pages.dedup();
+    let offset = |page: u32| u64::from(page) * affinity.page_bytes + affinity.page_bytes / 2;
+    let layout = about.and_then(|about| {
+        let layout = Layout::new(&about.placement, context, group.size_bytes)?;
+        Some((layout, about.start))
+    });
+    let step = pages.len().div_ceil(COMPARED_MAX).max(1);
+    let pages = pages.iter().step_by(step);
+    pages
+        .map(|&page| match &layout {
+            Some((layout, start)) => spot(context, layout.holder(offset(page)), *start),
+            None => Spot::FirstTouch,
+        })
+        .collect()
+}
+
+/// Where the sampled instances are, under decisions of which each may pick some.
+fn of_instances(context: &Context, group: &ObjectGroup, about: &[&Decision]) -> Vec<Spot> {
+    let mut instances: Vec<ObjectId> = group.uses.iter().map(|one| one.object).collect();
+    instances.dedup();
+    let step = instances.len().div_ceil(COMPARED_MAX).max(1);
+    let spot_of = |instance: &ObjectId| {
+        let object = context.tables.objects.get(instance.0 as usize)?;
+        let allocator = object
+            .thread
+            .and_then(|thread| context.tables.threads.get(thread.0 as usize));
+        let picks = |one: &&&Decision| match &one.subject {
+            Subject::CallSite { order, thread, .. } => {
+                order.is_none_or(|(first, last)| (first..=last).contains(&object.order))
+                    && thread.is_none_or(|thread| {
+                        allocator.is_some_and(|allocator| allocator.order == thread)
+                    })
+            }
+            _ => true,
+        };
+        let decision = about.iter().find(picks)?;
+        let layout = Layout::new(&decision.placement, context, group.size_bytes)?;
+        Some(spot(context, layout.holder(0), decision.start))
+    };
+    let instances = instances.iter().step_by(step);
+    instances
+        .map(|instance| spot_of(instance).unwrap_or(Spot::FirstTouch))
+        .collect()
+}
+
+fn spot(context: &Context, holder: Holder, start: Start) -> Spot {
+    match holder {
+        Holder::Thread(thread) => context
+            .node_position(thread)
+            .map_or(Spot::FirstTouch, |node| Spot::On(node, start)),
+        Holder::Node(node) => context
+            .machine
+            .position(node)
+            .map_or(Spot::FirstTouch, |node| Spot::On(node, start)),
+        Holder::Spread(_) => Spot::Spread(start),
+        Holder::Everywhere => Spot::Everywhere,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_attribution::Operations;
+    use nearpage_machine::preset;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::making::{Samples, shares_on};
+    use crate::{Analysis, Planner};
+
+    /// What `check` finds in a program whose four threads use a block each of a grid that the main thread filled.
+    fn with_blocks(check: impl FnOnce(&Planner, &Input)) {
+        let folder = TempDir::new().unwrap();
+        let recording = folder.path().join("r");
+        Samples::of("opteron-4", &[0, 1, 2, 3]).write(&recording);
+        let analysis = Analysis::of(&recording, Operations::Both).unwrap();
+        let machine = preset("opteron-4").unwrap();
+        let planner = Planner::of(&analysis, &machine, None);
+        let programs = planner.programs().unwrap();
+        check(&planner, &programs[0]);
+    }
+
+    #[test]
+    fn blocks_with_many_samples_are_decided_alike_from_all_resamples() {
+        with_blocks(|_, input| {
+            for policy in [Policy::Auto, Policy::Object, Policy::Uniform] {
+                let parameters = Parameters::default();
+                let plan = decide(policy, input, &parameters);
+                let found = tested(&plan, policy, input, &parameters);
+                let confidence = Confidence {
+                    samples: 4_000,
+                    share: 1.0,
+                };
+                let expected = Tested {
+                    confidence,
+                    stood: 1.0,
+                };
+                assert_eq!(found, [Some(expected)], "{}", policy.as_str());
+            }
+        });
+    }
+
+    #[test]
+    fn a_plan_that_no_resample_gives_is_not_confirmed() {
+        with_blocks(|_, input| {
+            let parameters = Parameters::default();
+            let plan = decide(Policy::Interleave, input, &parameters);
+            let found = tested(&plan, Policy::Object, input, &parameters);
+            assert_eq!(found[0].unwrap().confidence.share, 0.0);
+        });
+    }
+
+    #[test]
+    fn what_does_not_stand_the_test_is_left_to_first_touch_and_the_decision_says_why() {
+        with_blocks(|_, input| {
+            let parameters = Parameters::default();
+            let plan = decide(Policy::Object, input, &parameters);
+            let with = |share, stood| {
+                let mut plan = plan.clone();
+                let confidence = Confidence { samples: 9, share };
+                let tested = Tested { confidence, stood };
+                leave_doubtful(&mut plan, &[Some(tested)], input, &parameters);
+                let [decision] = plan.decisions.as_slice() else {
+                    panic!("{:?}", plan.decisions);
+                };
+                assert_eq!(decision.effect.samples, Some(9));
+                assert_eq!(decision.effect.confidence, Some(share));
+                decision.clone()
+            };
+            for (share, stood) in [(1.0, 0.0), (0.0, 1.0)] {
+                assert_eq!(with(share, stood).placement, plan.decisions[0].placement);
+            }
+            let left = with(0.0, 0.0);
+            assert_eq!(left.placement, Placement::FirstTouch);
+            assert_eq!(left.effect.local_after, 0.25);
+            let why = "too few samples to place it: `block` is decided in 0 % of resamples";
+            assert!(left.why.ends_with(why), "{}", left.why);
+        });
+    }
+
+    #[test]
+    fn decided_plans_say_how_sure_they_are_and_those_of_traces_do_not() {
+        let parameters = Parameters::default();
+        with_blocks(|planner, _| {
+            let decided = &planner.decide(&[Policy::Auto], &parameters).unwrap()[0];
+            let object = &decided.prediction.objects[0];
+            assert_eq!((object.samples, object.confidence), (4_000, Some(1.0)));
+            assert_eq!(decided.plan.decisions[0].effect.confidence, Some(1.0));
+            assert!(!decided.notes.iter().any(|note| note.contains("too few")));
+        });
+        let traced = shares_on([0, 1, 2, 3], 40).analysed();
+        let (analysis, _folder) = traced.into_parts();
+        let machine = preset("flash-8").unwrap();
+        let planner = Planner::of(&analysis, &machine, None);
+        let decided = &planner.decide(&[Policy::Auto], &parameters).unwrap()[0];
+        assert_eq!(decided.prediction.objects[0].confidence, None);
+        let effects = decided.plan.decisions.iter().map(|one| one.effect);
+        assert!(
+            effects
+                .into_iter()
+                .all(|one| (one.samples, one.confidence) == (None, None))
+        );
+    }
+}
