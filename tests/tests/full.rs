@@ -386,6 +386,43 @@ fn what_a_shell_runs_is_in_the_recording() {
     assert!(report["accesses"].as_u64().unwrap() > 100, "{report:#}");
 }
 
+/// A thread executes `/bin/echo` when the main thread has ended.
+const ALONE: &str = r#"
+#include <pthread.h>
+#include <unistd.h>
+static void *run(void *main_thread) {
+    pthread_join(*(pthread_t *)main_thread, 0);
+    execl("/bin/echo", "echo", "done", (char *)0);
+    _exit(3);
+}
+int main(void) {
+    static pthread_t own;
+    pthread_t other;
+    own = pthread_self();
+    pthread_create(&other, 0, run, &own);
+    pthread_exit(0);
+}
+"#;
+
+#[test]
+fn what_is_executed_after_the_main_thread_has_ended_is_traced() {
+    let case = Case::new("full_alone");
+    let source = case.write("alone.c", ALONE);
+    let mut compiler = case.command("cc");
+    compiler.args(["-pthread", "-o", "alone"]).arg(&source);
+    case.run(compiler).success();
+    let record = "record --source full --machine flash-8 -q -o r -- ./alone".split(' ');
+    let finished = case.nearpage(record).success();
+    assert_eq!(
+        (finished.stdout.as_str(), finished.stderr.as_str()),
+        ("done\n", "")
+    );
+    let report = json(&case.nearpage(["report", "r", "--json"]).success());
+    let threads = report["threads"].as_array().unwrap();
+    let mut names = threads.iter().map(|thread| &thread["name"]);
+    assert!(names.any(|name| name == "echo"), "{report:#}");
+}
+
 #[test]
 fn a_schedule_moves_threads_while_they_are_traced() {
     let case = Case::new("full schedule");

@@ -21,6 +21,12 @@
 mod command;
 mod environment;
 mod error;
+#[doc(hidden)]
+pub mod fuzz {
+    //! For `fuzz/`.
+
+    pub use crate::observe::remembered::fuzz as remembered;
+}
 mod libraries;
 mod messages;
 mod observe;

@@ -464,9 +464,8 @@ mod tests {
 
     #[test]
     fn messages_of_different_processes_are_equal_and_other_output_is_kept() {
-        let message = |pid| {
-            format!("stress-ng: fail:  [{pid}] memfd: errno=1\nstress-ng: 7\n").into_bytes()
-        };
+        let message =
+            |pid| format!("stress-ng: fail:  [{pid}] memfd: errno=1\nstress-ng: 7\n").into_bytes();
         let [one, other] = [14086, 9].map(|pid| without_process_numbers(message(pid)));
         assert_eq!(one, other);
         assert_eq!(one, b"stress-ng: fail:  [] memfd: errno=1\nstress-ng: 7\n");

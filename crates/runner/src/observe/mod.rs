@@ -5,7 +5,7 @@ mod compared;
 mod log_sink;
 mod metadata;
 mod program;
-mod remembered;
+pub(crate) mod remembered;
 mod warnings;
 
 use std::path::{Path, PathBuf};

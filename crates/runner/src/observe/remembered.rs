@@ -179,8 +179,11 @@ impl Remembered {
 
 impl Known {
     fn read(file: &Path) -> Option<Self> {
-        let text = read_text(file, BYTES_MAX).ok()?;
-        let known: Self = serde_json::from_str(&text).ok()?;
+        Self::parse(&read_text(file, BYTES_MAX).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let known: Self = serde_json::from_str(text).ok()?;
         (known.version == VERSION).then_some(known)
     }
 
@@ -208,6 +211,27 @@ impl Known {
         }
         written
     }
+}
+
+/// What `fuzz/` calls: what is taken from a file is plausible, and can be written and read again.
+pub fn fuzz(bytes: &[u8]) {
+    const DAY: u64 = 20_000;
+    let known = std::str::from_utf8(bytes).ok().and_then(Known::parse);
+    let Some(mut known) = known else {
+        return;
+    };
+    known.machines.retain(|one| one.is_of(DAY));
+    let found = |known: &Known| -> Vec<Calibration> {
+        known.machines.iter().map(Remembered::calibration).collect()
+    };
+    let before = found(&known);
+    for one in &before {
+        let cost_ns = one.sample_cost_ns.unwrap_or_default();
+        assert!(cost_ns >= 100.0 && (0.0..=1.0).contains(&one.share));
+    }
+    let text = serde_json::to_string(&known).expect("numbers and text");
+    let again = Known::parse(&text).expect("it was written here");
+    assert_eq!(found(&again).len(), before.len());
 }
 
 #[cfg(test)]

@@ -1,0 +1,7 @@
+//! What samples cost, as remembered in `~/.cache/nearpage/samples.json`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| nearpage_runner::fuzz::remembered(bytes));
