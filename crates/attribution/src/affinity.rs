@@ -139,6 +139,42 @@ pub struct InstanceUse {
     pub samples: f64,
 }
 
+/// The main thread works beside a team if it makes so much of the accesses that a thread of the team makes on average.
+const WORKS_MIN: f64 = 0.5;
+
+impl Attribution {
+    /// Threads of the team that a process's main thread works beside, if it does more than start them: the largest one
+    /// that it is not in. The objects' initialisation does not count.
+    pub fn beside_main(&self, pid: u32) -> Option<&[ThreadIndex]> {
+        let ours = || self.teams.iter().filter(|team| team.pid == pid);
+        let main = ours().find(|team| team.is_main_alone())?.threads[0];
+        let team = ours()
+            .find(|team| !team.is_main_alone())?
+            .threads
+            .as_slice();
+        let (mut by_main, mut by_team) = (0.0, 0.0);
+        for cell in self.objects.iter().flat_map(|group| &group.affinity.cells) {
+            if cell.thread == main {
+                by_main += cell.accesses();
+            } else if team.contains(&cell.thread) {
+                by_team += cell.accesses();
+            }
+        }
+        let works = by_main > 0.0 && by_main >= WORKS_MIN * by_team / team.len() as f64;
+        works.then_some(team)
+    }
+}
+
+impl Team {
+    /// Is it the main thread of a process whose threads are created by `pthread_create`, not by OpenMP?
+    pub fn is_main_alone(&self) -> bool {
+        self.name == MAIN_TEAM && self.threads.len() == 1
+    }
+}
+
+/// What the team of the main thread alone is called.
+const MAIN_TEAM: &str = "main";
+
 impl ObjectGroup {
     /// Instances kept by number in [`ObjectGroup::samples`].
     pub const SAMPLES_MAX: usize = 64;

@@ -90,8 +90,6 @@ pub(crate) const EVIDENCE_MIN: f64 = 10.0;
 /// Stores of an object that counts as read-only: sampling mistakes one now and then.
 const STORES_READ_ONLY: f64 = 0.01;
 
-/// What the team of the main thread alone is called.
-const MAIN_TEAM: &str = "main";
 /// A segment's user with this share of its accesses owns it.
 pub(crate) const OWNER_SHARE: f64 = 0.5;
 /// A rule gives way to segments that are by so much more skilful: rules carry over to other sizes and teams.
@@ -271,13 +269,10 @@ fn best_rule(
 
 /// The main thread, then a team of its process that it is not in.
 fn with_main(teams: &[Team], team: &Team) -> Option<Team> {
-    let is_main = |other: &&Team| {
-        other.pid == team.pid && other.name == MAIN_TEAM && other.threads.len() == 1
-    };
     let main = teams
         .iter()
-        .find(is_main)
-        .filter(|_| team.name != MAIN_TEAM)?;
+        .find(|other| other.pid == team.pid && other.is_main_alone())
+        .filter(|_| !team.is_main_alone())?;
     let threads = main.threads.iter().chain(&team.threads).copied().collect();
     Some(Team {
         threads,

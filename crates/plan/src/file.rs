@@ -247,6 +247,9 @@ pub struct Team {
     pub name: String,
     /// Its size when recorded.
     pub threads: u32,
+    /// Of the main thread alone: threads of the team that it works beside, if it does; it runs on the CPU after theirs.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub beside: u32,
     /// Module (file name) of the start routine; empty for `main`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub module: String,

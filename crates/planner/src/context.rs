@@ -42,6 +42,8 @@ pub(crate) struct Context<'a> {
     teams: Vec<(String, usize, &'a [ThreadIndex])>,
     /// Team and index of each thread, by [`ThreadIndex`].
     members: Vec<Option<(usize, u32)>>,
+    /// Threads of the team that the main thread works beside; 0: it does not.
+    beside_main: usize,
     /// Cost of the whole recording.
     cost_ns: f64,
 }
@@ -83,6 +85,10 @@ impl<'a> Context<'a> {
             ),
             teams,
             members,
+            beside_main: input
+                .attribution
+                .beside_main(input.pid)
+                .map_or(0, <[ThreadIndex]>::len),
             cost_ns: input
                 .attribution
                 .objects
@@ -185,9 +191,12 @@ impl<'a> Context<'a> {
                     .find_map(|thread| threads_table.get(thread.0 as usize)?.start);
                 let module =
                     start.and_then(|(module, _)| self.tables.modules.get(module.0 as usize));
+                let count = |threads: usize| u32::try_from(threads).unwrap_or(u32::MAX);
+                let is_main = threads.len() == 1 && start.is_none();
                 Team {
                     name: name.clone(),
-                    threads: u32::try_from(threads.len()).unwrap_or(u32::MAX),
+                    threads: count(threads.len()),
+                    beside: if is_main { count(self.beside_main) } else { 0 },
                     module: module.map_or_else(String::new, |module| module.file_name().to_owned()),
                     build_id: module.map_or_else(String::new, |module| module.build_id.clone()),
                     offset: start.map_or(0, |(_, offset)| offset),

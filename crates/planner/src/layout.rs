@@ -53,7 +53,8 @@ pub fn recorded_layout<'a>(
 /// `machine` with its threads laid out by `placement`.
 ///
 /// Thread `k` of a team of `T` runs where [`thread_cpus`] puts it; a thread of no team runs where the
-/// first of its process does. With [`ThreadPlacement::None`] a thread stays on the node where it was
+/// first of its process does. A main thread that works beside a team runs as the team's next thread would: two busy threads
+/// on one CPU would take twice as long. With [`ThreadPlacement::None`] a thread stays on the node where it was
 /// seen most, if the machine has that CPU.
 pub fn thread_nodes(
     attribution: &Attribution,
@@ -78,8 +79,14 @@ pub fn thread_nodes(
     let first = node_of_share(0, 1).unwrap_or(fallback);
     let mut nodes = vec![first; threads.len().max(attribution.threads.len())];
     for team in &attribution.teams {
-        let cpus = thread_cpus(machine, team.threads.len(), pinned, allowed);
-        for (thread, &cpu) in team.threads.iter().zip(&cpus) {
+        let beside = match team.is_main_alone() {
+            true => attribution.beside_main(team.pid),
+            false => None,
+        };
+        let before = beside.map_or(0, <[ThreadIndex]>::len);
+        let cpus = thread_cpus(machine, before + team.threads.len(), pinned, allowed);
+        let cpus = &cpus[before.min(cpus.len())..];
+        for (thread, &cpu) in team.threads.iter().zip(cpus) {
             if let (Some(slot), Some(node)) =
                 (nodes.get_mut(thread.0 as usize), machine.node_of(cpu))
             {

@@ -31,6 +31,7 @@ pub struct Placed {
 
 /// CPUs of each team's threads in the recorded run, on a machine.
 fn teams(
+    plan: &Plan,
     tables: &Tables,
     machine: &Machine,
     layout: ThreadPlacement,
@@ -40,10 +41,18 @@ fn teams(
         let size = sizes.entry(thread.team.clone()).or_default();
         *size = (*size).max(thread.team_index as usize + 1);
     }
-    sizes
-        .into_iter()
-        .map(|(team, size)| (team, thread_cpus(machine, size, layout, None)))
-        .collect()
+    let largest = sizes.values().copied().max().unwrap_or(0);
+    let cpus = |(team, size): (String, usize)| {
+        // A main thread that works beside the others has the CPU after theirs.
+        let works = plan
+            .teams
+            .iter()
+            .any(|one| one.name == team && one.beside > 0);
+        let before = if works { largest } else { 0 };
+        let cpus = thread_cpus(machine, before + size, layout, None);
+        (team, cpus[before.min(cpus.len())..].to_vec())
+    };
+    sizes.into_iter().map(cpus).collect()
 }
 
 fn compact(
@@ -55,7 +64,7 @@ fn compact(
 ) -> Result<Compact, Error> {
     let tables = &recording.tables;
     let threads = thread_cpus(machine, tables.threads.len(), layout, None);
-    let target = Target::of_recorded(machine, teams(tables, machine, layout), threads);
+    let target = Target::of_recorded(machine, teams(plan, tables, machine, layout), threads);
     let image = ProgramImage::load(program, &SearchPaths::from_environment())?;
     translate(std::slice::from_ref(plan), &[], &target, &[image])
 }

@@ -24,7 +24,7 @@
 //!
 //! [[team]]                        # patterns without `@team` mean the first
 //! name = "openmp"
-//! threads = 4
+//! threads = 4                     # of team `main` alone also `beside = 3`: it works, too, and has the CPU after theirs
 //! module = "libgomp.so.1.0.0"     # start routine: module, its build-id, address in its file
 //! build_id = "…"
 //! offset = 0x1dda0

@@ -47,6 +47,9 @@ impl Plan {
             text.push_str("\n[[team]]\n");
             key(&mut text, "name", quote(&team.name));
             key(&mut text, "threads", team.threads);
+            if team.beside > 0 {
+                key(&mut text, "beside", team.beside);
+            }
             place_in_file(&mut text, &team.module, &team.build_id, team.offset);
         }
         for decision in &self.decisions {

@@ -134,10 +134,12 @@ fn plan() -> impl Strategy<Value = Plan> {
             why,
             effect,
         });
-    let team = (name(), any::<u32>(), name(), "[0-9a-f]{0,40}", number()).prop_map(
-        |(name, threads, module, build_id, offset)| Team {
+    let threads = (any::<u32>(), any::<u32>());
+    let team = (name(), threads, name(), "[0-9a-f]{0,40}", number()).prop_map(
+        |(name, (threads, beside), module, build_id, offset)| Team {
             name,
             threads,
+            beside,
             module,
             build_id,
             offset,

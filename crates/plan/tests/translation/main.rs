@@ -86,6 +86,7 @@ fn plan_for(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Plan {
         teams: vec![Team {
             name: "openmp".to_owned(),
             threads: 4,
+            beside: 0,
             module: "libgomp.so.1.0.0".to_owned(),
             build_id: "00ff".to_owned(),
             offset: 0x1d80,

@@ -469,3 +469,36 @@ fn segments_are_placed_in_pages_of_the_machine() {
     let runs = vec![run(0, 3), run(4, 2), run(8, 1), run(12, 0)];
     assert_eq!(only(&plan).placement, Placement::Runs(runs));
 }
+
+/// Nodes of a main thread and three workers on four nodes of one CPU each, and the plan's team of the main thread alone. The
+/// main thread makes so many loads where each worker makes 100.
+fn beside_workers(by_main: f32) -> (Vec<u16>, u32) {
+    let mut recording = Recording::new(4);
+    let cells: Vec<(u32, u32, f32)> = (0..4)
+        .map(|thread| (thread, thread, if thread == 0 { by_main } else { 100.0 }))
+        .filter(|cell| cell.2 > 0.0)
+        .collect();
+    recording.object("build", 4, Pattern::Mixed, &cells);
+    let team = |name: &str, threads: std::ops::Range<u32>| Team {
+        name: name.to_owned(),
+        pid: PID,
+        threads: threads.map(ThreadIndex).collect(),
+    };
+    recording.attribution.teams = vec![team("worker", 1..4), team("main", 0..1)];
+    let nodes = recording.with(&opteron(), |input| input.thread_nodes.to_vec());
+    let plan = recording.decide(Policy::Object, &opteron());
+    let main = plan.teams.iter().find(|team| team.name == "main");
+    (
+        nodes.iter().map(|node| node.0).collect(),
+        main.expect("a team of its own").beside,
+    )
+}
+
+/// The main thread and the first worker had one CPU, and took twice as long.
+#[test]
+fn a_main_thread_that_works_has_a_cpu_that_no_worker_has() {
+    assert_eq!(beside_workers(90.0), (vec![3, 0, 1, 2], 3));
+    assert_eq!(beside_workers(50.0), (vec![3, 0, 1, 2], 3));
+    assert_eq!(beside_workers(40.0), (vec![0, 0, 1, 2], 0));
+    assert_eq!(beside_workers(0.0), (vec![0, 0, 1, 2], 0));
+}

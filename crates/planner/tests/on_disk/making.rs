@@ -301,6 +301,7 @@ pub fn plan(threads: u32, decisions: Vec<Decision>) -> Plan {
         teams: vec![Team {
             name: "openmp".to_owned(),
             threads,
+            beside: 0,
             module: String::new(),
             build_id: String::new(),
             offset: 0,

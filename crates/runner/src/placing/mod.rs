@@ -101,11 +101,8 @@ impl Placing {
         let (placement, pinning) = run.pinning(options, &mut warnings);
         let teams = options.plans.iter().flat_map(|plan| &plan.teams);
         let teams = teams.map(|team| {
-            let threads = run.team_size(&team.name).unwrap_or(team.threads as usize);
-            (
-                team.name.clone(),
-                run.cpus(options.machine, threads.max(1), placement),
-            )
+            let cpus = run.team_cpus(options.machine, team, placement);
+            (team.name.clone(), cpus)
         });
         let target = Target {
             machine: options.machine,

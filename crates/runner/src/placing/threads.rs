@@ -4,7 +4,7 @@
 use std::io;
 
 use nearpage_machine::{CpuId, CpuList, Machine, ThreadPlacement, thread_cpus};
-use nearpage_plan::{Pinning, Plan};
+use nearpage_plan::{Pinning, Plan, Team};
 
 use super::PlacingOptions;
 use crate::error::{Error, IoContext};
@@ -137,6 +137,19 @@ impl RunThreads {
     /// affinities the runtime ignores the mask when it counts CPUs.
     pub(super) fn overrules_llvm(&self, pinning: Pinning) -> bool {
         pinning != Pinning::None && !self.masked && self.binding.is_none()
+    }
+
+    /// CPUs of a team: a main thread that works beside another team has the CPU after theirs.
+    pub(super) fn team_cpus(
+        &self,
+        machine: &Machine,
+        team: &Team,
+        placement: ThreadPlacement,
+    ) -> Vec<CpuId> {
+        let threads = self.team_size(&team.name).unwrap_or(team.threads as usize);
+        let before = team.beside as usize;
+        let cpus = self.cpus(machine, before.saturating_add(threads.max(1)), placement);
+        cpus.into_iter().skip(before).collect()
     }
 
     /// CPUs of a team of so many threads.
@@ -299,6 +312,38 @@ mod tests {
             openmp_threads: Some(8),
             places: None,
             binding: None,
+        }
+    }
+
+    #[test]
+    fn a_main_thread_that_works_has_a_cpu_that_no_worker_has() {
+        let machine = nearpage_machine::preset("amd48").unwrap();
+        let team = |name: &str, threads: u32, beside: u32| Team {
+            name: name.to_owned(),
+            threads,
+            beside,
+            module: String::new(),
+            build_id: String::new(),
+            offset: 0,
+        };
+        let cpus = |team: &Team, placement| {
+            let cpus = run().team_cpus(&machine, team, placement);
+            cpus.into_iter().map(|cpu| cpu.0).collect::<Vec<u32>>()
+        };
+        for placement in [ThreadPlacement::Compact, ThreadPlacement::Scatter] {
+            for workers in [1, 7, 47] {
+                let of_workers = cpus(&team("worker", workers, 0), placement);
+                let of_main = cpus(&team("main", 1, workers), placement);
+                assert_eq!((of_workers.len(), of_main.len()), (workers as usize, 1));
+                assert!(
+                    !of_workers.contains(&of_main[0]),
+                    "{of_main:?} among {of_workers:?}"
+                );
+            }
+            // As before where it does nothing but wait, and one CPU for it where there are fewer than threads.
+            let idle = cpus(&team("main", 1, 0), placement);
+            assert_eq!(idle, cpus(&team("worker", 1, 0), placement));
+            assert_eq!(cpus(&team("main", 1, 500), placement).len(), 1);
         }
     }
 
