@@ -26,6 +26,7 @@ mod cells;
 mod code;
 mod confidence;
 mod context;
+mod effort;
 mod error;
 mod find;
 mod first_touches;

@@ -7,11 +7,13 @@ use nearpage_recording::ThreadIndex;
 
 use rustc_hash::FxHashMap;
 
+pub(crate) use crate::effort::Effort;
 use crate::{
-    Affinity, Cell, Team,
+    Affinity, Cell, ObjectGroup, Team,
     ownership::{Fit, Ownership, divergence},
     parts::has_parts,
     period::{best_cyclic, refine},
+    resample::drawn_from,
     segments::{Segment, segments},
     tiles::{RowShare, best_tiles},
 };
@@ -109,24 +111,26 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     pattern_by(affinity, size_bytes, teams, Effort::Recording)
 }
 
-/// How much is tried to find a pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effort {
-    /// All that is worth it.
-    Recording,
-    /// Of resamples there are many: fewer places where an object might be cut, fewer frequencies. Half of the samples are
-    /// enough, and half of the evidence, as they have no more.
-    Resample,
-}
-
-impl Effort {
-    /// A number of samples, or evidence from them, that is enough in a recording.
-    pub fn enough(self, in_recording: f64) -> f64 {
-        match self {
-            Self::Recording => in_recording,
-            Self::Resample => crate::RESAMPLE_SHARE * in_recording,
-        }
+/// May pieces that go round threads be found in half of an object's samples? Not where all of them show next to nothing.
+pub(crate) fn may_repeat(group: &ObjectGroup, teams: &[Team]) -> bool {
+    match group.pattern {
+        Pattern::BlockCyclic { .. } | Pattern::Tiles { .. } => return true,
+        _ if group.affinity.pages < 2 => return false,
+        _ => {}
     }
+    let (cells, affinity) = (drawn_from(group), &group.affinity);
+    let samples = TEAM_SHARE * group.sample_count() as f64;
+    let repeats = |team: &Team| {
+        let own = Ownership::new(cells, team, affinity.page_bytes, group.size_bytes);
+        let (page, size) = (affinity.page_bytes as f64, group.size_bytes as f64);
+        own.samples >= samples
+            && own.active() > 1
+            && best_cyclic(&own, page, size, Effort::Recording)
+                .is_some_and(|block| own.fit(block).skill() >= SKILL_MIN / 2.0)
+    };
+    teams
+        .iter()
+        .any(|team| repeats(team) || with_main(teams, team).as_ref().is_some_and(&repeats))
 }
 
 /// [`find_pattern`] with more or less effort.

@@ -28,7 +28,8 @@ pub(crate) fn best_cyclic(
     let mut best: Option<(f64, f64)> = None;
     let peaks_max = match effort {
         Effort::Recording => PEAKS_MAX,
-        Effort::Resample => PEAKS_RESAMPLE,
+        Effort::Resample { repeats: true } => PEAKS_RESAMPLE,
+        Effort::Resample { repeats: false } => return None,
     };
     for frequency in peaks(ownership).into_iter().take(peaks_max) {
         // Cycles per page to bytes of a piece.

@@ -12,9 +12,12 @@
 //! know anything else, an object's sums, and which objects of a call site are rows of their own.
 
 use nearpage_recording::ObjectKind;
+use rustc_hash::FxHashMap;
 
 use crate::{
-    Attribution, Cell, Confidence, InstanceUse, ObjectGroup, Team, pattern::Effort, random::Random,
+    Attribution, Cell, Confidence, InstanceUse, ObjectGroup,
+    pattern::{Effort, may_repeat},
+    random::Random,
     summary::pattern_of,
 };
 
@@ -58,13 +61,20 @@ impl Attribution {
         let cells: usize = drawn().map(|group| drawn_from(group).len()).sum();
         let seed = drawn().fold(0, |seed, group| Random(seed ^ group.sample_count()).next());
         let mut random = Random(seed);
+        let effort = |&position: &usize| {
+            let repeats = may_repeat(&self.objects[position], &self.teams);
+            (position, Effort::Resample { repeats })
+        };
+        let efforts: FxHashMap<usize, Effort> = open.iter().map(effort).collect();
         let mut resample = self.clone();
         let mut confirmed = vec![0; self.objects.len()];
         let rounds = (CELLS_MAX / cells.max(1)).clamp(UNANIMOUS, RESAMPLES);
         for round in 1..=rounds {
             for &position in &open {
                 let group = &mut resample.objects[position];
-                redraw(&self.objects[position], group, &self.teams, &mut random);
+                redraw(&self.objects[position], group, &mut random);
+                let effort = efforts[&position];
+                group.pattern = pattern_of(group, &self.teams, effort);
             }
             for (&position, is_confirmed) in open.iter().zip(confirms(&resample, &open)) {
                 confirmed[position] += usize::from(is_confirmed);
@@ -99,7 +109,7 @@ pub(crate) fn drawn_from(group: &ObjectGroup) -> &[Cell] {
     }
 }
 
-fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, teams: &[Team], random: &mut Random) {
+fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, random: &mut Random) {
     let is_initialised_only = recorded.affinity.cells.is_empty();
     let drawn = match is_initialised_only {
         true => &mut group.affinity.initialisation,
@@ -126,7 +136,6 @@ fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, teams: &[Team], rando
             ..*one
         })
     }));
-    group.pattern = pattern_of(group, teams, Effort::Resample);
 }
 
 /// Half of some samples, and how much more of the accesses they stand for; none where none is left.

@@ -58,7 +58,7 @@ pub(crate) fn segments(cells: &[Cell], effort: Effort) -> Vec<Segment> {
     };
     let coarse = counts.places(match effort {
         Effort::Recording => PLACES_MAX,
-        Effort::Resample => PLACES_RESAMPLE,
+        Effort::Resample { .. } => PLACES_RESAMPLE,
     });
     let each = effort.enough((coarse.len() as f64).ln());
     let mut cuts = best_cuts(&counts, &coarse, each);

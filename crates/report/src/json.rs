@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use nearpage_attribution::{Names, ObjectGroup, OperationTotals, Pattern, call_site};
+use nearpage_attribution::{
+    Attribution, Confidence, Names, ObjectGroup, OperationTotals, Pattern, ThreadTotals, call_site,
+};
 use nearpage_recording::{Frame, ObjectKind, Source, Tables};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -273,42 +275,31 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
             .iter()
             .zip(&confidences)
             .take(rows)
-            .map(|(group, confidence)| {
-                let object = object(tables, &names, group, all_cost, locate);
-                Object {
-                    pattern: PatternForm {
-                        confidence: confidence.map(|one| one.share),
-                        ..object.pattern
-                    },
-                    ..object
-                }
+            .map(|(group, confidence)| Object {
+                pattern: pattern(group, *confidence),
+                ..object(tables, &names, group, all_cost, locate)
             })
             .collect(),
         remedy,
-        threads: attribution
-            .threads
-            .iter()
-            .zip(&tables.threads)
-            .map(|(totals, thread)| {
-                let parts: Vec<f64> = totals.cpus.iter().map(|&(_, count)| count).collect();
-                let cpus = totals
-                    .cpus
-                    .iter()
-                    .map(|&(cpu, _)| cpu.0)
-                    .zip(rounded(&parts))
-                    .collect();
-                let accesses = parts.iter().sum::<f64>().round() as u64;
-                Thread {
-                    tid: thread.tid,
-                    name: &thread.name,
-                    accesses,
-                    cpus,
-                }
-            })
-            .collect(),
+        threads: threads(attribution, tables),
         trace: content.trace.map(TraceForm::from),
     };
     serde_json::to_string(&report).expect("strings, numbers and maps with numbers for keys")
+}
+
+fn threads<'a>(attribution: &Attribution, tables: &'a Tables) -> Vec<Thread<'a>> {
+    let threads = attribution.threads.iter().zip(&tables.threads);
+    let thread = |(totals, thread): (&ThreadTotals, &'a nearpage_recording::Thread)| {
+        let parts: Vec<f64> = totals.cpus.iter().map(|&(_, count)| count).collect();
+        let cpus = totals.cpus.iter().map(|&(cpu, _)| cpu.0);
+        Thread {
+            tid: thread.tid,
+            name: &thread.name,
+            accesses: parts.iter().sum::<f64>().round() as u64,
+            cpus: cpus.zip(rounded(&parts)).collect(),
+        }
+    };
+    threads.map(thread).collect()
 }
 
 fn object<'a>(
@@ -356,7 +347,7 @@ fn object<'a>(
         loads,
         stores,
         threads,
-        pattern: pattern(group),
+        pattern: pattern(group, None),
         hot: group
             .hot
             .iter()
@@ -392,11 +383,11 @@ fn call<'a>(tables: &'a Tables, frame: &'a Frame) -> Call<'a> {
     }
 }
 
-fn pattern(group: &ObjectGroup) -> PatternForm {
+fn pattern(group: &ObjectGroup, confidence: Option<Confidence>) -> PatternForm {
     let form = |kind| PatternForm {
         kind,
         samples: group.sample_count(),
-        confidence: None,
+        confidence: confidence.map(|confidence| confidence.share),
         block_bytes: None,
         period_bytes: None,
         part_bytes: None,

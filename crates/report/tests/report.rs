@@ -375,7 +375,7 @@ fn uncertain_patterns_are_marked_and_one_line_says_what_to_record() {
         assert!(report.contains("not sure (153 samples)"), "{report}");
         let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
-            words.contains("too few samples of 2 objects to be sure"),
+            words.contains("too few samples of 1 object to be sure"),
             "{report}"
         );
         assert!(
@@ -649,6 +649,8 @@ fn json_has_every_key_and_its_counts_add_up() {
         &object["pattern"],
         vec![
             "kind",
+            "samples",
+            "confidence",
             "block_bytes",
             "period_bytes",
             "part_bytes",
