@@ -60,7 +60,11 @@ impl Lines {
 
     /// The functions at a virtual address, innermost first; none where nothing is known of it.
     pub fn frames(&self, probe: u64) -> Vec<CodeFrame> {
-        self.look_up(probe).unwrap_or_default()
+        // addr2line looks for what lies below the next address.
+        match probe {
+            u64::MAX => Vec::new(),
+            _ => self.look_up(probe).unwrap_or_default(),
+        }
     }
 
     /// The pieces of code from `low` to `high` that the line table tells apart: virtual address and bytes.
@@ -261,6 +265,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let program = compiled(folder.path(), options);
             let found = frames_of_outer(&program);
+            assert_eq!(Lines::open(&program).unwrap().frames(u64::MAX), []);
             for expected in [("inner", 2), ("outer", 5)] {
                 let expected = (expected.0.to_owned(), Some(expected.1));
                 assert!(found.contains(&expected), "{options:?}: {found:?}");

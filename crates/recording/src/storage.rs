@@ -13,6 +13,7 @@ pub(crate) mod modules;
 pub(crate) mod objects;
 mod page_header;
 mod reader;
+mod section;
 pub(crate) mod threads;
 pub(crate) mod trace;
 
