@@ -1,5 +1,7 @@
 //! The report as JSON: every object, thread and hot instruction.
 
+mod pages;
+
 use std::collections::BTreeMap;
 
 use nearpage_attribution::{Names, ObjectGroup, OperationTotals, Pattern, call_site};
@@ -7,7 +9,8 @@ use nearpage_recording::{Frame, ObjectKind, Source, Tables};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{Content, JSON_VERSION, Locate, name::hot_frame, trace::TraceForm};
+use self::pages::{PageForm, add_use, pages};
+use crate::{By, Content, JSON_VERSION, Locate, name::hot_frame, trace::TraceForm};
 
 /// What `report --json` prints: every object, thread and hot instruction.
 #[derive(Serialize, JsonSchema)]
@@ -87,6 +90,9 @@ struct Object<'a> {
     threads: BTreeMap<u32, ThreadUse>,
     /// Who uses which part of it.
     pattern: PatternForm,
+    /// With `--by page`: its pages that were accessed, in order (NumaMMA §3.4).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pages: Option<Vec<PageForm>>,
     /// The costliest instructions.
     hot: Vec<Instruction>,
 }
@@ -207,9 +213,9 @@ struct Thread<'a> {
     cpus: BTreeMap<u32, u64>,
 }
 
-/// The whole report, of at most `rows` objects. Counts are whole numbers; parts of a whole (kinds of objects, loads and stores,
+/// The whole report, of at most `rows` objects, with their pages where it is by page. Counts are whole numbers; parts of a whole (kinds of objects, loads and stores,
 /// CPUs) are rounded so that they add up to it.
-pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String {
+pub fn json(content: &Content, rows: usize, by: By, locate: &mut impl Locate) -> String {
     let Content {
         attribution,
         tables,
@@ -263,7 +269,10 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
             .objects
             .iter()
             .take(rows)
-            .map(|group| object(tables, &names, group, all_cost, locate))
+            .map(|group| Object {
+                pages: (by == By::Page).then(|| pages(tables, group)),
+                ..object(tables, &names, group, all_cost, locate)
+            })
             .collect(),
         threads: attribution
             .threads
@@ -311,12 +320,12 @@ fn object<'a>(
     );
     let mut threads: BTreeMap<u32, ThreadUse> = BTreeMap::new();
     for &(index, thread_loads, thread_stores, cost_ns) in &group.threads {
-        if let Some(thread) = tables.threads.get(index.0 as usize) {
-            let sum = threads.entry(thread.tid).or_default();
-            sum.loads = sum.loads.saturating_add(thread_loads.round() as u64);
-            sum.stores = sum.stores.saturating_add(thread_stores.round() as u64);
-            sum.cost_ns += cost_ns;
-        }
+        add_use(
+            &mut threads,
+            tables,
+            index,
+            [thread_loads, thread_stores, cost_ns],
+        );
     }
     let frames = call_site(tables, group).map_or(&[][..], |site| &site.frames);
     Object {
@@ -337,6 +346,7 @@ fn object<'a>(
         stores,
         threads,
         pattern: pattern(group),
+        pages: None,
         hot: group
             .hot
             .iter()
