@@ -269,10 +269,7 @@ pub fn json(content: &Content, rows: usize, by: By, locate: &mut impl Locate) ->
             .objects
             .iter()
             .take(rows)
-            .map(|group| Object {
-                pages: (by == By::Page).then(|| pages(tables, group)),
-                ..object(tables, &names, group, all_cost, locate)
-            })
+            .map(|group| object(tables, &names, group, (all_cost, by), locate))
             .collect(),
         threads: attribution
             .threads
@@ -304,7 +301,7 @@ fn object<'a>(
     tables: &'a Tables,
     names: &Names<'a>,
     group: &ObjectGroup,
-    all_cost: f64,
+    (all_cost, by): (f64, By),
     locate: &mut impl Locate,
 ) -> Object<'a> {
     let [loads, stores] = whole_parts([group.loads.count, group.stores.count]);
@@ -346,7 +343,7 @@ fn object<'a>(
         stores,
         threads,
         pattern: pattern(group),
-        pages: None,
+        pages: (by == By::Page).then(|| pages(tables, group)),
         hot: group
             .hot
             .iter()
