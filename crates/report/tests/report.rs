@@ -508,7 +508,7 @@ fn a_full_recording_has_chains_hot_pages_and_read_mostly_shares() {
     assert!(report.lines().all(|line| width(line) <= 80), "{report}");
     insta::assert_snapshot!(report);
     let report: serde_json::Value =
-        serde_json::from_str(&json(&content, 0, &mut locate)).expect("valid JSON");
+        serde_json::from_str(&json(&content, 0, By::Object, &mut locate)).expect("valid JSON");
     let trace = &report["trace"];
     assert_eq!(
         keys(trace),
