@@ -3,7 +3,7 @@
 
 use std::io;
 
-use nearpage_live::{Caution, Kernel, Limits, Policy, Settings};
+use nearpage_live::{Caution, Estimate, Kernel, Limits, Policy, Settings};
 use nearpage_machine::NodeId;
 
 pub const PAGE: u64 = 4096;
@@ -51,7 +51,8 @@ pub fn settings(policy: &str, pages: usize) -> Settings {
         moves_threads: false,
         seed: 1,
         page_bytes: PAGE,
-        accesses_per_sample: 1000.0,
+        estimate: Estimate::TimeLost { latency_ns: 100.0 },
+        clock_mhz: 2000,
         source: "clock".to_owned(),
     }
 }

@@ -79,6 +79,7 @@ fn options(arguments: &Live) -> anyhow::Result<OnlineMigrationOptions> {
         dry_run: arguments.dry_run,
         max_overhead: arguments.max_overhead / 100.0,
         rate_hz: arguments.rate,
+        min_latency_cycles: arguments.min_latency,
         limits: Limits {
             stall_ns: (arguments.max_stall * 1e9) as u64,
             bytes_per_second: arguments.max_move_rate << 20,

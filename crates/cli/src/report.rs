@@ -26,6 +26,11 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
     let mut analysis = analysis::read(&arguments.recording, operations)?;
     let statistics = statistics(&arguments, &analysis.recording)?;
     let mut symbols = analysis.recording.symbols();
+    let by = match arguments.by {
+        By::Object => nearpage_report::By::Object,
+        By::Thread => nearpage_report::By::Thread,
+        By::Page => nearpage_report::By::Page,
+    };
     let printed = if arguments.json {
         let remote = |group: &ObjectGroup| group.loads.remote + group.stores.remote;
         let objects = &mut analysis.attribution.objects;
@@ -39,15 +44,11 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
             trace: statistics.as_ref(),
             ..Content::new(&analysis.attribution, &analysis.recording)
         };
-        json(&content, rows, &mut symbols)
+        json(&content, rows, by, &mut symbols)
     } else {
         let options = TextOptions {
             width: terminal::width(),
-            by: match arguments.by {
-                By::Object => nearpage_report::By::Object,
-                By::Thread => nearpage_report::By::Thread,
-                By::Page => nearpage_report::By::Page,
-            },
+            by,
             count,
             sort: match arguments.sort {
                 Sort::Cost => nearpage_report::Sort::Cost,

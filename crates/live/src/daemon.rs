@@ -23,6 +23,18 @@ use crate::policies::Policy;
 use crate::process::{Acted, TargetProcess};
 use crate::wishes::{Wishes, Wishing};
 
+/// What the accesses of samples stand for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Estimate {
+    /// Time was lost to them: as many as it is times what an access to memory takes.
+    TimeLost {
+        /// What one takes.
+        latency_ns: f64,
+    },
+    /// Their weights say it.
+    Weights,
+}
+
 /// How the daemon works.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -42,8 +54,10 @@ pub struct Settings {
     pub seed: u64,
     /// Size of a page, a power of two.
     pub page_bytes: u64,
-    /// Memory accesses that a sample stands for; an estimate.
-    pub accesses_per_sample: f64,
+    /// How memory accesses are estimated from samples.
+    pub estimate: Estimate,
+    /// Clock of the CPUs.
+    pub clock_mhz: u32,
     /// Where samples come from, in a word.
     pub source: String,
 }
@@ -419,6 +433,7 @@ fn head(settings: &Settings, machine: &Machine) -> Head {
         nodes: machine.nodes.iter().map(|node| node.id.0).collect(),
         memory_nodes: memory_nodes(machine),
         cpus_per_node: machine.cpus_per_node(),
+        clock_mhz: settings.clock_mhz,
         pages: settings.pages,
         page_bytes: settings.page_bytes,
         seed: settings.seed,

@@ -60,7 +60,7 @@ pub use address_space::{AddressSpace, Heeded, Mapping};
 pub use batches::Limits;
 pub use care::{Caution, Stage};
 pub use claim::Claim;
-pub use daemon::{Daemon, Report, Settings};
+pub use daemon::{Daemon, Estimate, Report, Settings};
 pub use decide::Interval;
 pub use error::Error;
 pub use free_memory::FreeMemory;
@@ -75,7 +75,7 @@ pub use policies::Policy;
 pub use screen::Screen;
 pub use serve::MetricsServer;
 pub use text::{text, treated};
-pub use watch::watch;
+pub use watch::{RATE_MIN_HZ, watch};
 
 /// Pages that counters can be kept of, at most.
 pub const PAGES_MOST: usize = 1 << 24;

@@ -36,6 +36,9 @@ pub struct Head {
     /// CPUs of a node, of the one with the fewest; 0: unknown, as in logs that lack it.
     #[serde(default)]
     pub cpus_per_node: u32,
+    /// Clock of the CPUs, for intervals in cycles; 1000, a cycle a nanosecond, in logs that lack it.
+    #[serde(default = "cycle_a_nanosecond")]
+    pub clock_mhz: u32,
     /// Pages that the daemon keeps counters of.
     pub pages: usize,
     /// Size of a page.
@@ -275,14 +278,17 @@ pub fn replay(log: impl BufRead, name: &str) -> Result<Replayed, Error> {
     Ok(replayed)
 }
 
+fn cycle_a_nanosecond() -> u32 {
+    1000
+}
+
 impl Head {
     /// What the policy is made for.
     pub fn setting(&self) -> Setting {
         Setting {
             nodes: self.nodes.len(),
             pages: self.pages,
-            // Its intervals are in nanoseconds here, whatever the clock of the machine.
-            clock_ghz: 1.0,
+            clock_ghz: f64::from(self.clock_mhz.max(1)) / 1000.0,
             memory_nodes: self.memory_nodes,
             cpus_per_node: self.cpus_per_node,
             every: 1,
@@ -333,6 +339,7 @@ mod tests {
             nodes: vec![0, 2],
             memory_nodes: 0b11,
             cpus_per_node: 1,
+            clock_mhz: 1000,
             pages: 10,
             page_bytes: 4096,
             seed: 1,

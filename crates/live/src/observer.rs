@@ -70,6 +70,9 @@ pub struct Thread {
 pub struct Observer {
     period_ns: u64,
     accesses: Vec<Seen>,
+    /// Time lost to them, and their weights.
+    lost_ns: f64,
+    weight: f64,
     /// Accesses that found no room.
     pub dropped: u64,
     /// Samples that show no access: taken while something was computed, in the kernel, or where the
@@ -86,6 +89,8 @@ impl Observer {
         Self {
             period_ns,
             accesses: Vec::with_capacity(ACCESSES_MAX),
+            lost_ns: 0.0,
+            weight: 0.0,
             dropped: 0,
             without_access: 0,
             threads: Vec::new(),
@@ -109,6 +114,16 @@ impl Observer {
         &self.threads
     }
 
+    /// Time lost to all of these accesses.
+    pub fn lost_ns(&self) -> f64 {
+        self.lost_ns
+    }
+
+    /// Sum of their weights.
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
     /// Samples stand for so much time from now on.
     pub fn set_period_ns(&mut self, period_ns: u64) {
         self.period_ns = period_ns;
@@ -117,6 +132,7 @@ impl Observer {
     /// A decision was made: what is seen from now on is for the next one.
     pub fn begin_interval(&mut self) {
         self.accesses.clear();
+        (self.lost_ns, self.weight) = (0.0, 0.0);
         for process in &mut self.processes {
             process.loss = Loss {
                 period_ns: self.period_ns as f64,
@@ -213,6 +229,8 @@ impl Sink for Observer {
                 self.dropped += 1;
                 continue;
             }
+            self.lost_ns += f64::from(access.cost_ns);
+            self.weight += f64::from(access.weight);
             self.accesses.push(Seen {
                 time_ns: access.time_ns,
                 address: access.address,

@@ -52,9 +52,9 @@ impl OnlinePolicy for Watch {
 const TRIGGER_SAMPLES: u64 = 4;
 const HOLD_SAMPLES: u64 = 1;
 /// A second between checks, and ten between resets of counters, instead of milliseconds of full
-/// information. A cycle is a nanosecond here.
+/// information: of cycles as many as a clock of 2.5 GHz has.
 const CHECK_NS: u64 = 1_000_000_000;
-const RESET_CYCLES: u64 = 10_000_000_000;
+const RESET_CYCLES: u64 = 25_000_000_000;
 
 /// What a sample of a remote access is taken to save: some tenths of the milliseconds of waiting that
 /// it stands for, as far as memory elsewhere takes longer. What moving a page costs on a stock kernel.
@@ -133,6 +133,12 @@ impl Policy {
             Self::Auto(_) => "auto",
             Self::Watch => "watch",
         }
+    }
+
+    /// Loads that take fewer cycles are none of its samples, where the hardware says how long they took; `None`: as
+    /// the sampler has it. Carrefour's are of the first level, too: what the prefetcher brought hits there (§3.3.1).
+    pub fn min_latency_cycles(&self) -> Option<u32> {
+        matches!(self, Self::Traffic(_)).then_some(0)
     }
 
     /// Lets it move threads; `false`: it says nothing about threads.

@@ -21,6 +21,19 @@ const ACTING_PART: u32 = 2;
 /// The longest wait for samples: a daemon that is told to end does so within it.
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// The least rate: of a target that a policy leaves alone for now. Without any samples nobody would know when that
+/// ends, as accesses are counted by them.
+pub const RATE_MIN_HZ: f64 = 97.0;
+
+/// The rate that a policy wants; `None`: it does not say.
+fn wanted_rate_hz(view: View, clock_hz: f64) -> Option<f64> {
+    match view {
+        View::Samples { cycles, .. } => Some(clock_hz / cycles.max(1) as f64),
+        View::Nothing => Some(RATE_MIN_HZ),
+        View::All | View::Faults { .. } => None,
+    }
+}
+
 /// Looks after the sampler's targets until they end, or the daemon is told to; decides at the end of
 /// every interval. `each` is shown every report.
 ///
@@ -60,6 +73,7 @@ fn until_over(
 ) -> Result<State, Error> {
     let interval_ns = interval.as_nanos() as u64;
     let nodes: Vec<NodeId> = daemon.nodes().to_vec();
+    let clock_hz = 1e9 * daemon.head().setting().clock_ghz;
     let mut next_ns = kernel.now_ns() + interval_ns;
     loop {
         let left = Duration::from_nanos(next_ns.saturating_sub(kernel.now_ns()));
@@ -79,14 +93,31 @@ fn until_over(
             };
             let report = daemon.step(observer, kernel, &free, budget_ns, log)?;
             each(&report);
-            // A cycle is a nanosecond to live policies.
-            if let Some(View::Samples { cycles, .. }) = report.view {
-                sampler.ask_rate(1e9 / cycles.max(1) as f64);
+            if let Some(rate_hz) = report.view.and_then(|view| wanted_rate_hz(view, clock_hz)) {
+                sampler.ask_rate(rate_hz);
             }
             next_ns = kernel.now_ns().max(next_ns) + interval_ns;
         }
         if over {
             return Ok(state);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_wants_nothing_lowers_the_rate_and_cycles_are_of_the_clock() {
+        let samples = |cycles| View::Samples {
+            cycles,
+            cost_cycles: 0,
+        };
+        let clock_hz = 2.6e9;
+        assert_eq!(wanted_rate_hz(samples(65_000), clock_hz), Some(40_000.0));
+        assert_eq!(wanted_rate_hz(samples(260_000), clock_hz), Some(10_000.0));
+        assert_eq!(wanted_rate_hz(View::Nothing, clock_hz), Some(RATE_MIN_HZ));
+        assert_eq!(wanted_rate_hz(View::All, clock_hz), None);
     }
 }

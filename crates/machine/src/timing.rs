@@ -116,6 +116,9 @@ pub struct MoveSteps {
     pub flush_request_ns: f64,
     /// Copying the page.
     pub copy_ns: f64,
+    /// The same where the directory controller copies (Verghese §8.2). Default: the machine's cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware_copy_ns: Option<f64>,
     /// End of the handler for a replica.
     pub end_replica_ns: f64,
     /// End of the handler for a migrated page.
@@ -466,6 +469,7 @@ impl MoveSteps {
             ("end_migration_ns", self.end_migration_ns),
             ("fault_ns", self.fault_ns),
         ];
+        pairs.extend(self.hardware_copy_ns.map(|ns| ("hardware_copy_ns", ns)));
         pairs.extend(self.collapse_ns.map(|ns| ("collapse_ns", ns)));
         pairs
     }

@@ -19,15 +19,20 @@
 //! variants, which take into account no others (§4.1.2); the remote pages that the node accessed for
 //! `in-w` (§4.1.3). There, nodes check in order of number and the first one takes the page.
 //!
-//! A page that nobody accessed since the last check is not moved, whatever its neighbours saw. A
-//! factor of nodes − 1 or more moves nothing: "memory accesses from any node cannot exceed three times
-//! of the average accesses on a four-node system" (§5.3). By itself that holds of `out-u` alone,
-//! the paper has it of all.
+//! A page that nobody accessed since the last check is not moved, whatever its neighbours saw.
+//!
+//! A factor of nodes − 1 or more moves nothing under `out-u`: "memory accesses from any node cannot exceed
+//! three times of the average accesses on a four-node system" (§5.3). Under `out-u-local` a factor of nodes
+//! or more moves nothing, as a node has at most all accesses, and its home none. Sums over neighbours can
+//! exceed that. The published factor of 2 is two thirds of the bound on the paper's four nodes; where it
+//! is at or above the bound, on two nodes and on three, the default is two thirds of the bound there
+//! ([`PushPullParameters::on`]).
 //!
 //! Left open by the paper and chosen here: the check interval; counts start afresh at each check, or go on.
 
 mod parameters;
 
+use parameters::PUBLISHED_SHARE;
 pub use parameters::{Monitor, PushPullParameters};
 
 use super::{
@@ -115,7 +120,7 @@ impl PushPull {
         Ok(Self {
             monitor,
             parameters: *parameters,
-            factor: parameters.factor,
+            factor: parameters.on(monitor, setting.nodes).factor,
             nodes: setting.nodes,
             pages: (0..setting.pages as u64).map(untold).collect(),
             counts: vec![0; setting.pages * setting.nodes],
@@ -323,7 +328,7 @@ impl PushPull {
     /// Moves the factor as the access pattern changes, which the paper leaves for later (§5.3): where
     /// more than half of the pages have another dominant node than when last accessed, moves do not
     /// last and the factor grows by a quarter; where fewer than a tenth have, it shrinks by as much,
-    /// for pages to move earlier. It stays between 1 and nodes − 1.
+    /// for pages to move earlier. It stays between 1 (on two nodes, two thirds) and nodes − 1.
     fn adapt(&mut self) {
         let (mut known, mut changed) = (0u64, 0u64);
         for at in 0..self.accessed.len() {
@@ -340,11 +345,12 @@ impl PushPull {
             return;
         }
         let share = changed as f64 / known as f64;
-        let most = (self.nodes as f64 - 1.0).max(FACTOR_LEAST);
+        let most = self.nodes as f64 - 1.0;
+        let least = FACTOR_LEAST.min(most * PUBLISHED_SHARE);
         if share > CHANGED_MOST {
             self.factor = (self.factor + STEP).min(most);
         } else if share < CHANGED_LEAST {
-            self.factor = (self.factor - STEP).max(FACTOR_LEAST);
+            self.factor = (self.factor - STEP).max(least);
         }
     }
 
@@ -407,10 +413,9 @@ impl OnlinePolicy for PushPull {
         if self.parameters.adaptive {
             self.adapt();
         }
-        let candidates = match self.factor < self.nodes as f64 - 1.0 {
-            false => Vec::new(),
-            true if self.monitor == Monitor::InW => self.pull(),
-            true => self.push(),
+        let candidates = match self.monitor {
+            Monitor::InW => self.pull(),
+            _ => self.push(),
         };
         let rule = self.rule();
         for Candidate { page, node, excess } in candidates {

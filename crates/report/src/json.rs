@@ -1,5 +1,7 @@
 //! The report as JSON: every object, thread and hot instruction.
 
+mod pages;
+
 use std::collections::BTreeMap;
 
 use nearpage_attribution::{
@@ -9,7 +11,8 @@ use nearpage_recording::{Frame, ObjectKind, Source, Tables};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{Content, Locate, name::hot_frame, trace::TraceForm};
+use self::pages::{PageForm, add_use, pages};
+use crate::{By, Content, Locate, name::hot_frame, trace::TraceForm};
 
 /// What `report --json` prints: every object, thread and hot instruction.
 #[derive(Serialize, JsonSchema)]
@@ -92,6 +95,9 @@ struct Object<'a> {
     threads: BTreeMap<u32, ThreadUse>,
     /// Who uses which part of it.
     pattern: PatternForm,
+    /// With `--by page`: its pages that were accessed, in order (NumaMMA §3.4).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pages: Option<Vec<PageForm>>,
     /// The costliest instructions.
     hot: Vec<Instruction>,
 }
@@ -217,9 +223,9 @@ struct Thread<'a> {
     cpus: BTreeMap<u32, u64>,
 }
 
-/// The whole report, of at most `rows` objects. Counts are whole numbers; parts of a whole (kinds of objects, loads and stores,
+/// The whole report, of at most `rows` objects, with their pages where it is by page. Counts are whole numbers; parts of a whole (kinds of objects, loads and stores,
 /// CPUs) are rounded so that they add up to it.
-pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String {
+pub fn json(content: &Content, rows: usize, by: By, locate: &mut impl Locate) -> String {
     let Content {
         attribution,
         tables,
@@ -277,7 +283,7 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
             .take(rows)
             .map(|(group, confidence)| Object {
                 pattern: pattern(group, *confidence),
-                ..object(tables, &names, group, all_cost, locate)
+                ..object(tables, &names, group, (all_cost, by), locate)
             })
             .collect(),
         remedy,
@@ -306,7 +312,7 @@ fn object<'a>(
     tables: &'a Tables,
     names: &Names<'a>,
     group: &ObjectGroup,
-    all_cost: f64,
+    (all_cost, by): (f64, By),
     locate: &mut impl Locate,
 ) -> Object<'a> {
     let [loads, stores] = whole_parts([group.loads.count, group.stores.count]);
@@ -322,12 +328,12 @@ fn object<'a>(
     );
     let mut threads: BTreeMap<u32, ThreadUse> = BTreeMap::new();
     for &(index, thread_loads, thread_stores, cost_ns) in &group.threads {
-        if let Some(thread) = tables.threads.get(index.0 as usize) {
-            let sum = threads.entry(thread.tid).or_default();
-            sum.loads = sum.loads.saturating_add(thread_loads.round() as u64);
-            sum.stores = sum.stores.saturating_add(thread_stores.round() as u64);
-            sum.cost_ns += cost_ns;
-        }
+        add_use(
+            &mut threads,
+            tables,
+            index,
+            [thread_loads, thread_stores, cost_ns],
+        );
     }
     let frames = call_site(tables, group).map_or(&[][..], |site| &site.frames);
     Object {
@@ -348,6 +354,7 @@ fn object<'a>(
         stores,
         threads,
         pattern: pattern(group, None),
+        pages: (by == By::Page).then(|| pages(tables, group)),
         hot: group
             .hot
             .iter()

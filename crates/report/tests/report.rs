@@ -437,10 +437,35 @@ fn are_named<const N: usize>(names: [&str; N], frames: [Vec<Frame>; N]) {
             ..first.clone()
         }));
     let content = by_the_clock(&attribution, &tables);
-    let report = json(&content, usize::MAX, &mut locate);
+    let report = json(&content, usize::MAX, By::Object, &mut locate);
     for name in names {
         assert!(report.contains(name), "{report}");
     }
+}
+
+#[test]
+fn json_by_page_has_the_matrix_of_pages_and_threads() {
+    let (attribution, tables) = (attribution(), tables());
+    let content = by_the_clock(&attribution, &tables);
+    let parsed = |by| {
+        let text = json(&content, 1, by, &mut locate);
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")
+    };
+    assert!(parsed(By::Object)["objects"][0].get("pages").is_none());
+    let report = parsed(By::Page);
+    let affinity = &attribution.objects[0].affinity;
+    let pages = report["objects"][0]["pages"].as_array().expect("pages");
+    let all = affinity.cells.iter().chain(&affinity.initialisation);
+    let loads: f32 = all.clone().map(|cell| cell.loads).sum();
+    let found = pages
+        .iter()
+        .flat_map(|page| page["threads"].as_object().expect("by thread"));
+    let found: u64 = found
+        .map(|(_, uses)| uses["loads"].as_u64().expect("loads"))
+        .sum();
+    assert_eq!(found, loads.round() as u64);
+    let first = all.map(|cell| cell.page).min().expect("a cell");
+    assert_eq!(pages[0]["at_bytes"], u64::from(first) * affinity.page_bytes);
 }
 
 #[test]
@@ -530,7 +555,7 @@ fn a_full_recording_has_chains_hot_pages_and_read_mostly_shares() {
     assert!(report.lines().all(|line| width(line) <= 80), "{report}");
     insta::assert_snapshot!(report);
     let report: serde_json::Value =
-        serde_json::from_str(&json(&content, 0, &mut locate)).expect("valid JSON");
+        serde_json::from_str(&json(&content, 0, By::Object, &mut locate)).expect("valid JSON");
     let trace = &report["trace"];
     assert_eq!(
         keys(trace),
@@ -574,7 +599,7 @@ fn json_has_every_key_and_its_counts_add_up() {
         trace: None,
         sampling: None,
     };
-    let written = json(&content, usize::MAX, &mut locate);
+    let written = json(&content, usize::MAX, By::Object, &mut locate);
     insta::assert_snapshot!(written.chars().take(700).collect::<String>());
     let report: serde_json::Value = serde_json::from_str(&written).expect("valid JSON");
 

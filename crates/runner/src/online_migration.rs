@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearpage_live::{
-    Caution, Claim, Daemon, Head, Heeded, Identity, Kernel, Limits, Linux, Metrics, MetricsServer,
-    Policy, Report, Settings, append, balancing, watch,
+    Caution, Claim, Daemon, Estimate, Head, Heeded, Identity, Kernel, Limits, Linux, Metrics,
+    MetricsServer, Policy, RATE_MIN_HZ, Report, Settings, append, balancing, watch,
 };
-use nearpage_machine::Machine;
+use nearpage_machine::{CpuId, Machine};
 use nearpage_recording::Source;
-use nearpage_sampler::{Options, Sampler, State, Target, calibrate};
+use nearpage_sampler::{Frequencies, Options, Sampler, State, Target, calibrate};
 
 use crate::Reporter;
 use crate::environment::Environment;
@@ -20,9 +20,6 @@ use crate::error::Error;
 
 /// The rate that is asked for where the policy does not say: it tells pages apart within a few decisions.
 const RATE_WANTED_HZ: f64 = 4000.0;
-/// The least to begin with.
-const RATE_MIN_HZ: f64 = 97.0;
-
 /// What an access to memory takes where the machine does not say.
 const MEMORY_LATENCY_NS: f64 = 100.0;
 
@@ -47,6 +44,9 @@ pub struct OnlineMigrationOptions {
     pub max_overhead: f64,
     /// Samples per second and CPU, instead of as many as `max_overhead` allows.
     pub rate_hz: Option<f64>,
+    /// Loads that take fewer cycles are no samples, where hardware says how long they took, instead of as the policy
+    /// has it.
+    pub min_latency_cycles: Option<u32>,
     /// What moving may cost.
     pub limits: Limits,
     /// Hot pages that counters are kept of, in all.
@@ -72,6 +72,7 @@ impl OnlineMigrationOptions {
             dry_run: false,
             max_overhead: 0.01,
             rate_hz: None,
+            min_latency_cycles: None,
             limits: Limits {
                 stall_ns: 20_000_000,
                 bytes_per_second: 256 << 20,
@@ -98,7 +99,8 @@ impl OnlineMigrationOptions {
             seed: self.seed,
             page_bytes: machine.page_bytes,
             // Known when there is a sampler.
-            accesses_per_sample: 1.0,
+            estimate: Estimate::Weights,
+            clock_mhz: clock_mhz(machine),
             source: String::new(),
         }
     }
@@ -107,6 +109,9 @@ impl OnlineMigrationOptions {
         let mut sampling = Options::new(self.target.clone());
         sampling.environment = self.environment.clone();
         sampling.fault_period = 0;
+        sampling.pmu.min_latency_cycles = self
+            .min_latency_cycles
+            .or_else(|| self.policy.min_latency_cycles());
         sampling.calibration = calibrate().ok();
         let cost_ns = || sampling.calibration?.sample_cost_ns;
         sampling.rate_hz = self
@@ -174,8 +179,7 @@ impl OnlineMigration {
         sampler.notes().iter().for_each(|note| say(note));
 
         let source = sampler.choice().source;
-        settings.accesses_per_sample =
-            accesses_per_sample(source, sampler.period_ns() as f64, &machine);
+        settings.estimate = estimate(source, &machine);
         settings.source = source.as_str().to_owned();
         let dry_run = settings.dry_run;
         let mut kernel = Linux::heeding(options.respected_policies);
@@ -256,13 +260,22 @@ fn affordable_rate_hz(max_overhead: f64, cost_ns: f64) -> f64 {
     (max_overhead * 1e9 / cost_ns).clamp(RATE_MIN_HZ, RATE_WANTED_HZ)
 }
 
-/// Memory accesses that a sample stands for; an estimate.
-fn accesses_per_sample(source: Source, period_ns: f64, machine: &Machine) -> f64 {
+/// How memory accesses are estimated from samples.
+fn estimate(source: Source, machine: &Machine) -> Estimate {
     match source {
-        // Time lost, over what an access to memory takes.
-        Source::Clock | Source::Signal => period_ns / memory_latency_ns(machine),
-        _ => period_ns,
+        Source::Clock | Source::Signal => Estimate::TimeLost {
+            latency_ns: memory_latency_ns(machine),
+        },
+        _ => Estimate::Weights,
     }
+}
+
+/// The clock of the CPUs, of the first where they differ.
+fn clock_mhz(machine: &Machine) -> u32 {
+    let first = machine.cpus().as_slice().first().copied();
+    let cpu = first.unwrap_or(CpuId(0));
+    let frequencies = Frequencies::read(Path::new("/sys"), Path::new("/proc"), &[cpu]);
+    (frequencies.ghz(cpu) * 1000.0) as u32
 }
 
 /// The mean over all pairs of nodes.
@@ -352,12 +365,11 @@ mod tests {
     fn a_clock_sample_stands_for_the_accesses_that_its_period_waits_for() {
         let mut machine = preset("opteron-4").unwrap();
         machine.latency_ns = None;
-        let per_sample = |source, machine: &Machine| accesses_per_sample(source, 1e6, machine);
-        assert_eq!(per_sample(Source::Clock, &machine), 1e4);
-        assert_eq!(per_sample(Source::Pmu, &machine), 1e6);
+        let lost = |latency_ns| Estimate::TimeLost { latency_ns };
+        assert_eq!(estimate(Source::Clock, &machine), lost(100.0));
+        assert_eq!(estimate(Source::Pmu, &machine), Estimate::Weights);
         machine.latency_ns = Some(vec![vec![Some(100.0), Some(300.0)], vec![None, None]]);
-        assert_eq!(memory_latency_ns(&machine), 200.0);
-        assert_eq!(per_sample(Source::Signal, &machine), 5e3);
+        assert_eq!(estimate(Source::Signal, &machine), lost(200.0));
     }
 
     #[test]

@@ -155,7 +155,7 @@ pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 pub use governor::DEFAULT_MAX_OVERHEAD;
 pub use overhead::RateChange;
 pub use page_nodes::{move_pages, page_nodes};
-pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, PmuEvent, PmuOptions};
+pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, Frequencies, PmuEvent, PmuOptions};
 pub use probe::{Finding, probe};
 pub use processes::process_started;
 pub use sampler::{

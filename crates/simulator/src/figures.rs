@@ -67,7 +67,7 @@ impl Figures {
             moves = MoveCost::Fixed(ns as f64);
         }
         if let (MoveCost::Steps(steps), Copy::Hardware) = (&mut moves, options.copy) {
-            steps.copy_ns = HARDWARE_COPY_NS;
+            steps.copy_ns = steps.hardware_copy_ns.unwrap_or(steps.copy_ns);
         }
         let largest = machine
             .cpus()
@@ -231,9 +231,6 @@ fn private_lines(machine: &Machine) -> u64 {
     let lines = private.map(|cache| cache.size_bytes / u64::from(cache.line_bytes).max(1));
     lines.max().unwrap_or(0)
 }
-
-/// The copy that FLASH's directory controllers make (§8.2).
-const HARDWARE_COPY_NS: f64 = 35_000.0;
 
 #[cfg(test)]
 mod tests {

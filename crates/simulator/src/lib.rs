@@ -24,7 +24,7 @@
 //!   otherwise the thread that is behind all others pays.
 //! - **A store to a replicated page** is a fault after which the master copy alone is left, or, under
 //!   `traffic`, the writer's: another node that had a copy then faults at its next miss and gets a
-//!   fresh one. Stores that hit in a cache are not in a trace, and so fault nowhere.
+//!   fresh one. A store faults wherever it hits, as far as the trace has hits (`--keep-hits`).
 //! - **Samples** (`traffic`) are taken of each thread at even distances of its own time, and cost it
 //!   time. Which instruction is sampled is drawn: a miss as often as instructions are misses, and a load
 //!   that hits in the first level, taken to be of the page of the last miss of data, as often as programs load.
@@ -96,6 +96,7 @@ pub fn simulate(
     workers: usize,
 ) -> Result<Vec<Outcome>, Error> {
     let timing = machine.timing()?;
+    Job::check_effects(jobs, &timing)?;
     let workers = workers.min(at_once(
         trace.pages() as u64,
         jobs,
@@ -142,6 +143,7 @@ fn simulate_one(
     timing: &Timing,
     job: &Job,
 ) -> Result<Outcome, Error> {
+    let job = &job.on(machine.nodes.len());
     let figures = Figures::new(machine, timing, &job.options);
     let homes = first_homes(trace, timing, &figures, job)?;
     if let Some(reason) = job.policy.senseless_on(timing) {

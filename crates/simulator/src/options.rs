@@ -1,9 +1,13 @@
 //! What to simulate: a policy ([`Policy`]), where pages start, what the policy is shown, how pages are moved.
 
+mod effects;
+
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use nearpage_online::{Initial, Parameter, ParameterError};
 
+use self::effects::{OF_STEPS, OF_VIEW};
 use crate::policy::{Home, Policy};
 use crate::schedule::Schedule;
 
@@ -65,7 +69,7 @@ pub enum Copy {
     /// The CPU, at the machine's cost.
     #[default]
     Cpu,
-    /// The directory controller, in 35 µs (Verghese §8.2).
+    /// The directory controller, at the machine's cost (Verghese §8.2).
     Hardware,
 }
 
@@ -189,6 +193,8 @@ pub struct Job {
     pub initial: Option<Initial>,
     /// How it is run.
     pub options: Options,
+    /// Options that were set by name.
+    given: Vec<&'static str>,
     /// Which thread runs where and when.
     pub schedule: Arc<Schedule>,
 }
@@ -210,8 +216,20 @@ impl Job {
                 every,
                 ..Options::default()
             },
+            given: Vec::new(),
             schedule: Arc::default(),
         }
+    }
+
+    /// With the defaults of a machine of so many nodes.
+    pub(crate) fn on(&self, nodes: usize) -> Cow<'_, Self> {
+        let Policy::PushPull(monitor, parameters) = self.policy else {
+            return Cow::Borrowed(self);
+        };
+        Cow::Owned(Self {
+            policy: Policy::PushPull(monitor, parameters.on(monitor, nodes)),
+            ..self.clone()
+        })
     }
 
     /// Sets a parameter of the policy or an option; `false`: this job has none of that name.
@@ -219,6 +237,11 @@ impl Job {
     /// # Errors
     /// A value that it cannot have.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
+        let known = OF_STEPS
+            .iter()
+            .chain(&OF_VIEW)
+            .find(|known| **known == name);
+        self.given.extend(known);
         let options = &mut self.options;
         if let Some(parameter) = NUMBERS.iter().find(|parameter| parameter.name == name) {
             let value = parameter.read(value)?;

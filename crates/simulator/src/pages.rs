@@ -262,12 +262,11 @@ impl<'a> PageTable<'a> {
     /// Has the node lost its copy of the page to a store, and no other since?
     #[inline]
     pub fn is_stale(&self, page: u32, node: u16) -> bool {
-        self.stale
-            .get(page as usize)
-            .is_some_and(|stale| stale >> node & 1 == 1)
+        self.stale(page) >> node & 1 == 1
     }
 
     /// Nodes that get a fresh copy of the page when they next refer to it.
+    #[inline]
     pub fn stale(&self, page: u32) -> u64 {
         self.stale.get(page as usize).copied().unwrap_or(0)
     }

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use self::assigning::{Assigning, moves_of};
 use self::epochs::EpochCounts;
 use self::kernel_thread::KernelThread;
+use self::moving::{is_hit, is_store_hit};
 use self::phases::Phases;
 pub(crate) use self::sampled::Distances;
 use self::sampled::Sampled;
@@ -269,8 +270,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
     /// Is it a hit that nothing but its thread's time and counts would tell of, whatever others do before it?
     #[inline]
     fn is_unseen(&self, thread: &Thread<'_>, miss: Miss) -> bool {
-        let is_hit = matches!(miss.served, Served::L1 | Served::L2 | Served::L3);
-        is_hit && self.pages.is_touched(miss.page.0) && (!ACTIVE || !self.may_show(thread, miss))
+        is_hit(miss.served)
+            && self.pages.is_touched(miss.page.0)
+            && (!ACTIVE || !(is_store_hit(miss) || self.may_show(thread, miss)))
     }
 
     /// May a hit be shown to the policy?
@@ -377,23 +379,14 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             miss.served,
             Served::Memory | Served::OtherCache | Served::Upgrade
         );
+        if demand && !thread.make_room(self.figures) {
+            return Ok(false);
+        }
+        if ACTIVE && (demand || is_store_hit(miss)) && self.faults(number, miss, copies) {
+            return Ok(false);
+        }
+        let thread = &mut self.threads[number];
         if demand {
-            if !thread.make_room(self.figures) {
-                return Ok(false);
-            }
-            // A store follows its fault, whatever others do to the page meanwhile: their faults wait for this one.
-            // Otherwise a writer and a reader could fault in turns for ever.
-            if !std::mem::take(&mut thread.faulted) {
-                if ACTIVE && self.pages.is_stale(page, node) {
-                    self.refresh(number, page, copies);
-                    return Ok(false);
-                }
-                if miss.kind == AccessKind::Store && !copies.nodes.is_power_of_two() {
-                    thread.faulted = true;
-                    self.collapse(number, page, copies);
-                    return Ok(false);
-                }
-            }
             let from = self.figures.nearest_copy(node, copies.nodes);
             let lines = u64::from(miss.served != Served::Upgrade);
             let wait = self.queues.wait(node, from, now, lines, self.figures);

@@ -9,6 +9,7 @@ use crate::{
 };
 
 mod agreement;
+mod effects;
 mod miss_times;
 mod movements;
 mod moving;
@@ -109,6 +110,13 @@ fn one(trace: &MemoryTrace, machine: &Machine, job: Job) -> Outcome {
     simulate(trace, machine, &[job], 1)
         .expect("simulates")
         .remove(0)
+}
+
+/// Why a job is refused on a preset.
+fn refusal(machine: &str, job: Job) -> String {
+    let machine = preset(machine).expect("preset");
+    let refused = simulate(&each(1, &[0], &[]), &machine, &[job], 1);
+    refused.expect_err("refused").to_string()
 }
 
 /// Everything starts on node 0: thread 0 touches all pages before the others are let go.
@@ -368,63 +376,6 @@ fn only_the_stable_phase_counts() {
     assert_eq!(outcome.misses, 3);
     assert_eq!(outcome.time_ns, 3.0 * 110.0 + 5.0);
     near(outcome.pages_mean, 1.0, 1e-9);
-}
-
-#[test]
-fn post_facto_places_pages_for_the_marked_phases() {
-    let machine = machine(2, CLOCK);
-    let mark = |at, begin| (at, 0, Happening::Mark { begin });
-    let signal = |at, sequence| (at, 0, Happening::Signal { sequence });
-    let resume = |at, after| {
-        let waited_instructions = 0;
-        let what = Happening::Resume {
-            after,
-            waited_instructions,
-        };
-        (at, 0, what)
-    };
-    // Node 0 fills the page, and stores to it again between the phases; node 1 reads it in both.
-    let filler = vec![
-        mark(50, true),
-        signal(50, 1),
-        resume(50, 2),
-        mark(50, false),
-        mark(90, true),
-        signal(90, 3),
-    ];
-    let reader = vec![signal(5, 2), resume(5, 3)];
-    let trace = trace(
-        1,
-        vec![
-            thread(0, 0, 0, batch(vec![store(0, 0); 90], filler)),
-            thread(1, 4, 1, batch(vec![load(0, 0); 10], reader)),
-        ],
-    );
-    let outcome = one(&trace, &machine, job("post-facto", &[]));
-    assert_eq!((outcome.local, outcome.remote()), (10, 0));
-    let still = one(&trace, &machine, job("first-touch", &[]));
-    assert_eq!(still.remote(), 10);
-}
-
-#[test]
-fn nodes_without_memory_are_no_idle_controllers() {
-    let memory = "memory_bytes = 1_000_000\n";
-    let machine = Machine::from_toml(
-        &format!(
-            "name = \"t\"\npage_bytes = 4096\nlatency_ns = [[1, 2, 2], [2, 1, 2], [2, 2, 1]]\n{CLOCK}\
-             [[node]]\nid = 0\ncpus = \"0\"\n{memory}[[node]]\nid = 1\ncpus = \"1\"\n{memory}\
-             [[node]]\nid = 2\ncpus = \"2\"\nmemory_bytes = 0\n"
-        ),
-        "test",
-    )
-    .expect("machine");
-    let outcome = one(
-        &each(2, &[0], &reads(2, 5)),
-        &machine,
-        job("round-robin", &[]),
-    );
-    assert_eq!(outcome.controller_load, [5, 5, 0]);
-    assert_eq!(outcome.controller_imbalance(), 0.0);
 }
 
 #[test]

@@ -236,7 +236,12 @@ fn progress(opened: &Opened, stage: &Stage) -> Value {
 fn report(opened: &Opened, stage: &Stage) -> Answer {
     let text = stage.report.get_or_init(|| {
         let content = Content::new(&stage.attribution, &opened.recording);
-        let report = json(&content, usize::MAX, &mut opened.recording.symbols());
+        let report = json(
+            &content,
+            usize::MAX,
+            nearpage_report::By::Object,
+            &mut opened.recording.symbols(),
+        );
         let shown = Value::from(objects(opened, stage));
         let teams = stage.attribution.teams.iter();
         let teams: Vec<Value> = teams

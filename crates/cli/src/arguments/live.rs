@@ -53,6 +53,10 @@ pub struct Live {
     /// Samples per second and CPU, instead of as many as --max-overhead pays for
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
+    /// With hardware that says how long a load took: leave out those that take fewer cycles [default: 30;
+    /// traffic: 0, as it counts hits of the first level]
+    #[arg(long, value_name = "CYCLES", value_parser = clap::value_parser!(u32).range(..=0xffff))]
+    pub min_latency: Option<u32>,
     /// The longest that a call that moves pages may take
     #[arg(long, value_name = "S", default_value = "20ms", value_parser = seconds)]
     pub max_stall: f64,
@@ -69,7 +73,7 @@ pub struct Live {
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Make the decisions of a log again, and compare; goes with --json alone
-    #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "max_stall", "max_move_rate", "pages", "serve", "log", "seed", "quiet", "command"])]
+    #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "min_latency", "max_stall", "max_move_rate", "pages", "serve", "log", "seed", "quiet", "command"])]
     pub replay: Option<PathBuf>,
     /// Start of random draws
     #[arg(long, value_name = "N", default_value_t = 0)]

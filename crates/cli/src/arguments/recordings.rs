@@ -179,7 +179,7 @@ pub enum Sort {
 pub struct Report {
     /// The recording
     pub recording: PathBuf,
-    /// Print the whole report as JSON
+    /// Print the whole report as JSON; with --by page, of each object who did what to each of its pages
     #[arg(long)]
     pub json: bool,
     /// What a row is

@@ -2,7 +2,7 @@
 
 use nearpage_machine::{CpuId, NodeId};
 
-use super::{Daemon, narrow, node_of};
+use super::{Daemon, Estimate, narrow, node_of};
 use crate::address_space::AddressSpace;
 use crate::decide::{Interval, Observed, Placed, ThreadTotals};
 use crate::free_memory::FreeMemory;
@@ -24,7 +24,7 @@ impl Daemon {
         let mut interval = Interval {
             begin_ns: self.interval_begin_ns,
             end_ns: now_ns,
-            accesses_per_thousand: (self.settings.accesses_per_sample * 1000.0) as u64,
+            accesses_per_thousand: self.accesses_per_thousand(observer),
             free_per_10000: free.per_10000(),
             full: (0..self.nodes.len())
                 .map(|node| free.is_full(node))
@@ -86,6 +86,16 @@ impl Daemon {
             });
         }
         (interval, tally)
+    }
+
+    /// Memory accesses that a thousand samples of the interval stand for: more where they were taken less often.
+    pub(super) fn accesses_per_thousand(&self, observer: &Observer) -> u64 {
+        let samples = observer.seen().len().max(1) as f64;
+        let accesses = match self.settings.estimate {
+            Estimate::TimeLost { latency_ns } => observer.lost_ns() / latency_ns.max(1.0),
+            Estimate::Weights => observer.weight(),
+        };
+        (1000.0 * accesses / samples) as u64
     }
 
     /// Gives all sampled pages their numbers: observations without their homes, and for each of them

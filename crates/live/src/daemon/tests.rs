@@ -1,5 +1,6 @@
 //! The daemon on a program and a kernel that are made up: four nodes, time that passes as it is told.
 
+mod estimates;
 mod world;
 
 use nearpage_machine::{NodeList, preset};
@@ -8,9 +9,7 @@ use nearpage_sampler::Sink;
 
 use super::*;
 use crate::address_space::{AddressSpace, Mapping};
-use crate::care::Stage;
-use crate::decide::Interval;
-use crate::log::replay;
+use crate::{care::Stage, decide::Interval, log::replay};
 use world::{Program, World, world};
 
 const PAGE: u64 = 4096;
@@ -38,7 +37,10 @@ fn settings(policy: &str) -> Settings {
         moves_threads: false,
         seed: 1,
         page_bytes: PAGE,
-        accesses_per_sample: 1.0,
+        estimate: Estimate::TimeLost {
+            latency_ns: PERIOD_NS as f64,
+        },
+        clock_mhz: 2000,
         source: "clock".to_owned(),
     }
 }
@@ -62,7 +64,7 @@ pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
         entry: Entry::of(Interval::default(), Decisions::default()),
         view: None,
         traffic,
-        memory_nodes: 0b11,
+        memory_nodes: u64::MAX,
         hot_pages: 12,
         given_up: 0,
         dropped: 0,

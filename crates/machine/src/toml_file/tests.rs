@@ -296,6 +296,7 @@ fn machines() -> impl Strategy<Value = Machine> {
                     flush_ns: 6.0,
                     flush_request_ns: 7.0,
                     copy_ns: 8.0,
+                    hardware_copy_ns: (latency[5] > 1.0).then_some(13.0),
                     end_replica_ns: 9.0,
                     end_migration_ns: 10.0,
                     fault_ns: 11.0,

@@ -38,10 +38,22 @@ impl Monitor {
         }
     }
 
+    /// The factor from which on its formula moves no page without neighbours on so many nodes: a node has
+    /// at most all of a page's accesses, which are as many times the mean as there are nodes.
+    fn bound(self, nodes: usize) -> f64 {
+        match self {
+            Self::OutU | Self::OutW => nodes as f64 - 1.0,
+            Self::OutULocal | Self::OutWLocal | Self::InW => nodes as f64,
+        }
+    }
+
     pub(super) fn sees_local(self) -> bool {
         matches!(self, Self::OutULocal | Self::OutWLocal)
     }
 }
+
+/// The published factor, of the bound on the paper's four nodes: 2 of 3.
+pub(super) const PUBLISHED_SHARE: f64 = 2.0 / 3.0;
 
 /// Parameters of the family.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,6 +117,19 @@ impl PushPullParameters {
             meaning: "0: counts go on from check to check and through a move",
         },
     ];
+
+    /// With the factor that is the default on so many nodes: as published, where that can move a page.
+    pub fn on(self, monitor: Monitor, nodes: usize) -> Self {
+        let bound = monitor.bound(nodes);
+        let published = Self::default().factor;
+        match self.factor == published && published >= bound {
+            true => Self {
+                factor: bound * PUBLISHED_SHARE,
+                ..self
+            },
+            false => self,
+        }
+    }
 
     /// Sets a parameter by name; `false`: there is none of that name.
     ///

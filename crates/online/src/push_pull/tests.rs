@@ -131,9 +131,17 @@ fn neighbours_count_where_counts_go_on() {
 }
 
 #[test]
-fn no_page_moves_above_factor_3_on_four_nodes() {
-    for monitor in Monitor::ALL {
-        for (factor, any) in [("2.99", true), ("3", false), ("3.1", false)] {
+fn a_factor_beyond_the_formulas_bound_moves_nothing_on_four_nodes() {
+    use Monitor::{InW, OutU, OutULocal, OutW, OutWLocal};
+    for (monitor, factors) in [
+        (OutU, [("2.99", true), ("3", false)]),
+        (OutULocal, [("3.99", true), ("4", false)]),
+        // Sums over neighbours exceed the page's own mean by more.
+        (OutW, [("2.99", true), ("3.1", true)]),
+        (OutWLocal, [("2.99", true), ("3.1", true)]),
+        (InW, [("2.99", true), ("3.1", true)]),
+    ] {
+        for (factor, any) in factors {
             let mut policy = policy(monitor, &[("factor", factor)]);
             // Of node 3's pages, node 0 often reads two, hardly those around.
             let mut accesses = vec![(2, 3, 0, 2), (3, 3, 0, 900), (4, 3, 0, 900), (5, 3, 0, 1)];
@@ -216,6 +224,36 @@ fn in_w_gives_a_page_to_the_first_node_that_checks() {
         [(0, 1)],
         "though node 2 has more"
     );
+}
+
+#[test]
+fn the_published_factor_moves_pages_on_two_and_three_nodes() {
+    for nodes in [2, 3, 4, 8] {
+        for monitor in Monitor::ALL {
+            let setting = Setting {
+                nodes,
+                pages: PAGES,
+                memory_nodes: u64::MAX,
+                cpus_per_node: 0,
+                clock_ghz: 1.0,
+                every: 1,
+                seed: 0,
+            };
+            let parameters = PushPullParameters::default();
+            let mut policy = PushPull::new(monitor, &parameters, &setting).expect("nodes");
+            // Node 1 alone reads two pages of node 0's, hardly the others.
+            let mut accesses = vec![(2, 0, 1, 900), (3, 0, 1, 900)];
+            accesses.extend((9..15).map(|page| (page, 0, 1, 1)));
+            let moved = moved(&mut policy, &accesses);
+            assert!(moved.contains(&(2, 1)), "{monitor:?} on {nodes}: {moved:?}");
+        }
+    }
+    let on = |monitor, nodes| PushPullParameters::default().on(monitor, nodes).factor;
+    assert_eq!(on(Monitor::OutU, 2), 2.0 / 3.0);
+    assert_eq!(on(Monitor::OutU, 3), 4.0 / 3.0);
+    assert_eq!(on(Monitor::OutU, 4), 2.0);
+    assert_eq!(on(Monitor::InW, 2), 4.0 / 3.0);
+    assert_eq!(on(Monitor::InW, 3), 2.0);
 }
 
 #[test]

@@ -14,7 +14,7 @@ const ASSUMED_GHZ: f32 = 2.5;
 /// nanoseconds is off by that factor (up to half as much again on today's servers): the same one
 /// for all accesses of a core, so that shares hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Frequencies {
+pub struct Frequencies {
     ghz: Vec<f32>,
     /// No file said.
     assumed: bool,
@@ -50,10 +50,14 @@ impl Frequencies {
         frequencies
     }
 
+    /// Nominal frequency of `cpu`.
+    pub fn ghz(&self, cpu: CpuId) -> f32 {
+        self.ghz.get(cpu.0 as usize).copied().unwrap_or(ASSUMED_GHZ)
+    }
+
     /// Cycles of `cpu` in nanoseconds.
     pub fn nanoseconds(&self, cpu: CpuId, cycles: u32) -> f32 {
-        let ghz = self.ghz.get(cpu.0 as usize).copied();
-        cycles as f32 / ghz.unwrap_or(ASSUMED_GHZ)
+        cycles as f32 / self.ghz(cpu)
     }
 
     /// What the user should know.

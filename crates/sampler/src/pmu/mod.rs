@@ -20,7 +20,7 @@ pub use events::{DEFAULT_MIN_LATENCY_CYCLES, PmuEvent, PmuOptions};
 
 pub(crate) use devices::{Device, Field};
 pub(crate) use events::MemoryEvent;
-pub(crate) use frequency::Frequencies;
+pub use frequency::Frequencies;
 pub(crate) use sample::{Form, MemorySample, Observation, decode};
 #[cfg(test)]
 pub(crate) use {devices::tests::sys as fake, events::tests::ALDER_LAKE, sample::Precise};

@@ -2,11 +2,25 @@
 
 use nearpage_machine::MoveCost;
 use nearpage_online::{Action, ActionKind, Copies, OnlinePolicy, Reason, Survivor};
+use nearpage_recording::AccessKind;
+use nearpage_recording::trace::{Miss, Served};
 
 use super::Replay;
 use crate::figures::{FS, femtoseconds};
 use crate::thread::{MovePart, State};
 use crate::tournament::NEVER;
+
+/// Did a cache of the CPU serve it?
+#[inline]
+pub(super) fn is_hit(served: Served) -> bool {
+    matches!(served, Served::L1 | Served::L2 | Served::L3)
+}
+
+/// A store to a line that the CPU's caches have, and may write.
+#[inline]
+pub(super) fn is_store_hit(miss: Miss) -> bool {
+    miss.kind == AccessKind::Store && is_hit(miss.served)
+}
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// The node whose copy an action would be made from; `None`, and the policy is told so: it has nothing
@@ -185,6 +199,29 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 thread.alarm = 0;
             }
         }
+    }
+
+    /// Does a reference fault, as its page is copied or its node's copy is stale? A store faults even where the line
+    /// is in a cache: the page is mapped for reading alone.
+    #[inline]
+    pub(super) fn faults(&mut self, number: usize, miss: Miss, copies: Copies) -> bool {
+        let thread = &mut self.threads[number];
+        let page = miss.page.0;
+        // A store follows its fault, whatever others do to the page meanwhile: their faults wait for this one.
+        // Otherwise a writer and a reader could fault in turns for ever.
+        if std::mem::take(&mut thread.faulted) {
+            return false;
+        }
+        if self.pages.is_stale(page, thread.node) {
+            self.refresh(number, page, copies);
+            return true;
+        }
+        let collapses = miss.kind == AccessKind::Store && !copies.nodes.is_power_of_two();
+        if collapses {
+            thread.faulted = true;
+            self.collapse(number, page, copies);
+        }
+        collapses
     }
 
     /// A store to a page that is replicated: a protection fault, after which one copy is left, the

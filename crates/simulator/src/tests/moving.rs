@@ -68,6 +68,9 @@ fn a_page_moved_costs_its_steps() {
         expected - steps.copy_ns + 35_000.0,
         1e-9,
     );
+    let without = "copy has no effect: the machine does not say how long";
+    let refused = refusal("carrefour-a", job("migrate", &[("copy", "hardware")]));
+    assert!(refused.starts_with(without), "{refused}");
     // Five pages are a batch: one interrupt and one flush, and no waiting for 500 µs.
     let pages: Vec<Miss> = (0..5)
         .flat_map(|page| vec![load(0, page); 128])

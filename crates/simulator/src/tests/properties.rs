@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::Flush;
 
 /// Any trace of a few threads: misses of all kinds, and whatever happens.
 pub(super) fn traces() -> impl Strategy<Value = MemoryTrace> {
@@ -81,14 +82,18 @@ fn jobs() -> Vec<Job> {
     for name in ["migrate", "replicate", "migrate-replicate"] {
         jobs.push(job(name, &low));
     }
-    jobs.push(job(
+    // As options of the steps of moves, which one of the machines has not.
+    let mut mapping = job(
         "migrate-replicate",
-        &[&low[..], &[("memory_pages", "13"), ("flush", "mapping")]].concat(),
-    ));
-    jobs.push(job(
+        &[&low[..], &[("memory_pages", "13")]].concat(),
+    );
+    mapping.options.flush = Flush::Mapping;
+    let mut batches = job(
         "migrate-replicate",
-        &[&low[..], &[("batch_pages", "2"), ("slice_ns", "3000")]].concat(),
-    ));
+        &[&low[..], &[("slice_ns", "3000")]].concat(),
+    );
+    batches.options.batch_pages = 2;
+    jobs.extend([mapping, batches]);
     jobs.extend(policies::eager());
     jobs
 }

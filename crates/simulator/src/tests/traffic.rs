@@ -259,6 +259,26 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
     }
 }
 
+#[test]
+fn stores_that_hit_in_a_cache_take_copies_away() {
+    let machine = machine(4, CLOCK);
+    let settings = [
+        ("source", "cache"),
+        ("candidates", "1"),
+        ("reads_percent", "0"),
+        ("interleaving", "0"),
+        ("colocation", "0"),
+    ];
+    for served in [Served::L1, Served::L2, Served::L3] {
+        let mut trace = stores_and_reads(3);
+        let hits = trace.threads[2].1[0].misses.iter_mut();
+        hits.filter(|miss| miss.kind == AccessKind::Store)
+            .for_each(|miss| miss.served = served);
+        let outcome = one(&trace, &machine, traffic(&settings));
+        assert_eq!((outcome.collapsed, outcome.refreshed), (3, 3), "{served:?}");
+    }
+}
+
 /// Nodes 1 to 3 read a page until each has a copy; then node 3 stores and the others read, in turn.
 fn stores_and_reads_of_three(turns: u64) -> MemoryTrace {
     let after = |at, sequence| {

@@ -122,6 +122,17 @@ impl Program {
         (z ^ (z >> 31)) % below
     }
 
+    /// So many loads of the first thread, of samples that each stand for so many.
+    pub(super) fn loads(&mut self, count: usize, rarer: f32) {
+        let one = access(0, 0, PAGE, AccessKind::Load);
+        let one = Access {
+            weight: rarer * one.weight,
+            cost_ns: rarer * one.cost_ns,
+            ..one
+        };
+        self.observer.accesses(&vec![one; count]).expect("taken");
+    }
+
     /// A second of each thread: `lost` of a thousand samples are accesses, to the page that `page`
     /// chooses for a thread.
     pub(super) fn run(
@@ -137,20 +148,8 @@ impl Program {
                 let (number, kind) = page(self, thread);
                 let address = number * PAGE + 8;
                 world.homes.entry(number * PAGE).or_insert(NodeId(0));
-                batch.push(Access {
-                    time_ns: begin_ns + sample * PERIOD_NS,
-                    thread: ThreadIndex(thread),
-                    cpu: CpuId(thread),
-                    address,
-                    instruction: 0x40_0000,
-                    kind,
-                    level: Level::Unknown,
-                    resolution: Resolution::Exact,
-                    distance_bytes: 0,
-                    weight: 1.0,
-                    cost_ns: PERIOD_NS as f32,
-                    page_node: None,
-                });
+                let time_ns = begin_ns + sample * PERIOD_NS;
+                batch.push(access(time_ns, thread, address, kind));
             }
         }
         self.observer.accesses(&batch).expect("taken");
@@ -166,6 +165,23 @@ impl Program {
             .collect();
         self.observer.events(&counts).expect("taken");
         world.now_ns += SECOND;
+    }
+}
+
+fn access(time_ns: u64, thread: u32, address: u64, kind: AccessKind) -> Access {
+    Access {
+        time_ns,
+        thread: ThreadIndex(thread),
+        cpu: CpuId(thread),
+        address,
+        instruction: 0x40_0000,
+        kind,
+        level: Level::Unknown,
+        resolution: Resolution::Exact,
+        distance_bytes: 0,
+        weight: 1.0,
+        cost_ns: PERIOD_NS as f32,
+        page_node: None,
     }
 }
 

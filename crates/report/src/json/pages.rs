@@ -1,0 +1,54 @@
+//! Who did what to each page of an object.
+
+use std::collections::BTreeMap;
+
+use nearpage_attribution::ObjectGroup;
+use nearpage_recording::{Tables, ThreadIndex};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::ThreadUse;
+
+/// A page of an object.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct PageForm {
+    /// Offset in the object's pages.
+    at_bytes: u64,
+    /// Its size: the page size, or a multiple of it in large objects.
+    page_bytes: u64,
+    /// By kernel thread id: the row of the matrix of pages and threads.
+    threads: BTreeMap<u32, ThreadUse>,
+}
+
+/// Adds loads, stores and cost of a thread.
+pub(super) fn add_use(
+    threads: &mut BTreeMap<u32, ThreadUse>,
+    tables: &Tables,
+    thread: ThreadIndex,
+    [loads, stores, cost_ns]: [f64; 3],
+) {
+    if let Some(thread) = tables.threads.get(thread.0 as usize) {
+        let sum = threads.entry(thread.tid).or_default();
+        sum.loads = sum.loads.saturating_add(loads.round() as u64);
+        sum.stores = sum.stores.saturating_add(stores.round() as u64);
+        sum.cost_ns += cost_ns;
+    }
+}
+
+/// Who did what to each page, initialisation included.
+pub(super) fn pages(tables: &Tables, group: &ObjectGroup) -> Vec<PageForm> {
+    let affinity = &group.affinity;
+    let mut by_page: BTreeMap<u32, BTreeMap<u32, ThreadUse>> = BTreeMap::new();
+    for cell in affinity.cells.iter().chain(&affinity.initialisation) {
+        let threads = by_page.entry(cell.page).or_default();
+        let counts = [cell.loads, cell.stores, cell.cost_ns].map(f64::from);
+        add_use(threads, tables, cell.thread, counts);
+    }
+    let page_bytes = affinity.page_bytes;
+    let form = |(page, threads)| PageForm {
+        at_bytes: u64::from(page).saturating_mul(page_bytes),
+        page_bytes,
+        threads,
+    };
+    by_page.into_iter().map(form).collect()
+}
