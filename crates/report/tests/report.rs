@@ -386,7 +386,7 @@ fn uncertain_patterns_are_marked_and_one_line_says_what_to_record() {
         assert!(!report.contains("sure"), "{report}");
     }
     let parsed = |content: &Content| -> serde_json::Value {
-        serde_json::from_str(&json(content, usize::MAX, &mut locate)).unwrap()
+        serde_json::from_str(&json(content, usize::MAX, By::Object, &mut locate)).unwrap()
     };
     let report = parsed(&samples);
     assert_eq!(report["objects"][0]["pattern"]["samples"], 153);
