@@ -2,7 +2,7 @@
 //!
 //! One recording does not tell what of a pattern depends on the input: a block may be a share of the array, or have a
 //! fixed size; page runs may grow with the array, or have nothing to do with its size. So each plan is carried to the
-//! other recordings as a run would carry it ([`crate::carried`]), and its time is predicted there. Object by object, the
+//! other recordings as a run would carry it, and its time is predicted there. Object by object, the
 //! decision is taken that gives the least mean time over all recordings, each as a part of its time under first touch.
 
 use std::path::PathBuf;
