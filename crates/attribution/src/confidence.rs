@@ -97,6 +97,10 @@ fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> b
     let compared = places.iter().step_by(step);
     let same = |&&at: &&u32| place(one, at, teams) == place(other, at, teams);
     let count = compared.clone().count();
+    // Of nothing, nothing is certain.
+    if count == 0 {
+        return false;
+    }
     compared.filter(same).count() as f64 >= SAME_PLACE * count as f64
 }
 

@@ -193,7 +193,7 @@ fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bo
         false => about.map(|about| of_pages(context, group, about.first().copied())),
     };
     let same = spots[0].iter().zip(&spots[1]).filter(|(a, b)| a == b);
-    same.count() as f64 >= SAME_PLACE * spots[0].len() as f64
+    !spots[0].is_empty() && same.count() as f64 >= SAME_PLACE * spots[0].len() as f64
 }
 
 /// Where the sampled pages are, under a decision about them all.

@@ -442,9 +442,8 @@ impl<'a> PageTable<'a> {
         true
     }
 
-    /// Gives up replicas that were not used since the hand last went by, until there is room for one
-    /// more page on `node`; a few more, so that the next does not have to search (§6.2.2, memory
-    /// pressure).
+    /// Gives up replicas that were not used since the hand last went by, until there is room for one more page on `node`;
+    /// a few more, so that the next does not have to search (§6.2.2, memory pressure).
     fn reclaim(&mut self, node: u16, now: u64, figures: &Figures) -> bool {
         if self.exhausted {
             return false;
