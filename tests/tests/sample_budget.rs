@@ -61,7 +61,8 @@ fn a_second_has_many_samples_whose_weights_are_its_time() {
     let cost_s = accesses.iter().map(|access| access.2).sum::<f64>() / 1e9;
     let stood_for = cost_s * (count("samples") + count("kernel")) / count("accesses");
     assert!(
-        (0.8..1.25).contains(&(stood_for / processor_s)),
+        // A weight of another phase's rate would be several times too much, or too little.
+        (0.67..1.5).contains(&(stood_for / processor_s)),
         "{stood_for} of {processor_s} s"
     );
     let rates: Vec<f64> = said["rates"]
@@ -79,9 +80,11 @@ fn a_second_has_many_samples_whose_weights_are_its_time() {
 #[test]
 fn initialisation_by_one_thread_leaves_samples_for_the_others() {
     for mark in [false, true] {
+        // Not 500 ms alone: that is the length of a phase's beginning, after which the rate is low and others are
+        // noticed later.
         let arguments: &[&str] = match mark {
-            true => &["500", "500", "mark"],
-            false => &["500", "500"],
+            true => &["300", "700", "mark"],
+            false => &["300", "700"],
         };
         let (said, _, accesses) = recorded("budget-parts", arguments);
         // The master has the most numbers of samples; the other thread runs in the parallel part alone.
