@@ -51,6 +51,16 @@ pub struct Affinity {
     pub sample_weight: f64,
 }
 
+impl Affinity {
+    /// What a pattern is told by: the initialisation only where nothing else is known.
+    pub fn told_by(&self) -> &[Cell] {
+        match self.cells.is_empty() {
+            true => &self.initialisation,
+            false => &self.cells,
+        }
+    }
+}
+
 /// Loads or stores of something.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OperationTotals {

@@ -3,9 +3,7 @@
 use nearpage_machine::several;
 use nearpage_recording::{Metadata, ThreadIndex};
 
-use crate::{
-    Attribution, ObjectGroup, Pattern, Segment, Team, pattern::OWNER_SHARE, resample::drawn_from,
-};
+use crate::{Attribution, ObjectGroup, Pattern, Segment, Team, pattern::OWNER_SHARE};
 
 /// How sure a finding about an object is: an object's pattern, or a decision about its pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +53,11 @@ impl Attribution {
 impl ObjectGroup {
     /// Samples that its pattern is told from.
     pub fn sample_count(&self) -> u64 {
-        let samples = drawn_from(self).iter().map(|cell| f64::from(cell.samples));
+        let samples = self
+            .affinity
+            .told_by()
+            .iter()
+            .map(|cell| f64::from(cell.samples));
         samples.sum::<f64>().round() as u64
     }
 }
@@ -90,7 +92,12 @@ fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> b
     // A resample has no instances that the recording has not.
     let mut places: Vec<u32> = match is_by_instance(one) {
         true => other.uses.iter().map(|one| one.object.0).collect(),
-        false => drawn_from(one).iter().map(|cell| cell.page).collect(),
+        false => one
+            .affinity
+            .told_by()
+            .iter()
+            .map(|cell| cell.page)
+            .collect(),
     };
     places.dedup();
     let step = places.len().div_ceil(COMPARED_MAX).max(1);

@@ -13,7 +13,6 @@ use crate::{
     ownership::{Fit, Ownership, divergence},
     parts::has_parts,
     period::{best_cyclic, refine},
-    resample::drawn_from,
     segments::{Segment, segments},
     tiles::{RowShare, best_tiles},
 };
@@ -118,7 +117,7 @@ pub(crate) fn may_repeat(group: &ObjectGroup, teams: &[Team]) -> bool {
         _ if group.affinity.pages < 2 => return false,
         _ => {}
     }
-    let (cells, affinity) = (drawn_from(group), &group.affinity);
+    let (cells, affinity) = (group.affinity.told_by(), &group.affinity);
     let samples = TEAM_SHARE * group.sample_count() as f64;
     let repeats = |team: &Team| {
         let own = Ownership::new(cells, team, affinity.page_bytes, group.size_bytes);
@@ -140,11 +139,7 @@ pub(crate) fn pattern_by(
     teams: &[Team],
     effort: Effort,
 ) -> Pattern {
-    let cells = if affinity.cells.is_empty() {
-        &affinity.initialisation
-    } else {
-        &affinity.cells
-    };
+    let cells = affinity.told_by();
     let count = |cell: &Cell| f64::from(cell.samples);
     let all: f64 = cells.iter().map(count).sum();
     let mut by_thread: FxHashMap<ThreadIndex, f64> = FxHashMap::default();

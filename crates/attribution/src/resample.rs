@@ -58,7 +58,7 @@ impl Attribution {
             return found;
         }
         let drawn = || open.iter().map(|&position| &self.objects[position]);
-        let cells: usize = drawn().map(|group| drawn_from(group).len()).sum();
+        let cells: usize = drawn().map(|group| group.affinity.told_by().len()).sum();
         let seed = drawn().fold(0, |seed, group| Random(seed ^ group.sample_count()).next());
         let mut random = Random(seed);
         let effort = |&position: &usize| {
@@ -101,14 +101,6 @@ impl Attribution {
     }
 }
 
-/// The cells that an object's pattern is told from.
-pub(crate) fn drawn_from(group: &ObjectGroup) -> &[Cell] {
-    match group.affinity.cells.is_empty() {
-        true => &group.affinity.initialisation,
-        false => &group.affinity.cells,
-    }
-}
-
 fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, random: &mut Random) {
     let is_initialised_only = recorded.affinity.cells.is_empty();
     let drawn = match is_initialised_only {
@@ -116,7 +108,7 @@ fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, random: &mut Random) 
         false => &mut group.affinity.cells,
     };
     drawn.clear();
-    drawn.extend(drawn_from(recorded).iter().filter_map(|cell| {
+    drawn.extend(recorded.affinity.told_by().iter().filter_map(|cell| {
         let (samples, times) = half(f64::from(cell.samples), random)?;
         Some(Cell {
             loads: cell.loads * times as f32,

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use nearpage_attribution::Operations;
 use nearpage_machine::Machine;
-use nearpage_planner::recordings::{Choice, Several, differ_in_input, of_several};
-use nearpage_planner::several_inputs::AcrossInputs;
+use nearpage_planner::recordings::{Choice, choose, differ_in_input};
+use nearpage_planner::several_inputs::{AcrossInputs, plan_for_all};
 use nearpage_planner::{Analysis, DecidedPlan, Planner, Policy};
 use nearpage_report::printable;
 use schemars::JsonSchema;
@@ -89,7 +89,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         let version = nearpage_recording::JSON_VERSION;
         let (choice, inputs) = match several {
             Some(Several::Layouts(choice)) => (Some(choice), None),
-            Some(Several::Inputs(inputs)) => (None, Some(inputs)),
+            Some(Several::Inputs(inputs)) => (None, Some(*inputs)),
             None => (None, None),
         };
         json::print(&PlanOutput {
@@ -115,24 +115,34 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What several recordings came to.
+enum Several {
+    /// They differ in where threads ran: the quickest is taken.
+    Layouts(Choice),
+    /// They differ in their input, or in the number of threads: one plan is for all.
+    Inputs(Box<AcrossInputs>),
+}
+
 /// One plan of several recordings.
 fn one_plan(
     arguments: &arguments::Plan,
     recordings: &[Analysis],
     machine: &Machine,
 ) -> anyhow::Result<Several> {
-    if !differ_in_input(recordings, machine)? {
+    let deciding = &arguments.deciding;
+    let parameters = deciding.parameters();
+    let differ = differ_in_input(recordings, machine)?;
+    if !differ {
         choice::refuse_threads(arguments)?;
     }
     let _progress = Progress::new("comparing recordings".to_owned());
-    let deciding = &arguments.deciding;
-    let parameters = deciding.parameters();
-    Ok(of_several(
-        recordings,
-        machine,
-        deciding.threads(),
-        &parameters,
-    )?)
+    Ok(match differ {
+        true => {
+            let inputs = plan_for_all(recordings, machine, deciding.threads(), &parameters)?;
+            Several::Inputs(Box::new(inputs))
+        }
+        false => Several::Layouts(choose(recordings, machine, &parameters)?),
+    })
 }
 
 /// Plans of one recording: of each policy, for each program.

@@ -21,6 +21,7 @@ use crate::decide::decide;
 use crate::effect::Tally;
 use crate::group::{first_touched, worth_deciding};
 use crate::holder::{Holder, Layout};
+use crate::instances::picks;
 use crate::parameters::{Parameters, Policy};
 use crate::subject::{decisions_about, subject};
 use crate::under::{Fate, under};
@@ -150,7 +151,7 @@ pub(crate) fn leave_doubtful(
         let confidence = tested.confidence;
         if tested.is_doubtful() && about.iter().any(places) {
             let placement = plan.decisions[first].placement.to_string();
-            let mut left = first_touched(&context, group, own, parameters);
+            let mut left = first_touched(&context, group, own.clone(), parameters);
             left.why = format!(
                 "{}; too few samples to place it: `{placement}` is decided in {:.0} % of resamples",
                 context.counters(group),
@@ -161,12 +162,7 @@ pub(crate) fn leave_doubtful(
                 plan.decisions.remove(at);
             }
         }
-        for at in decisions_about(
-            plan,
-            &context,
-            group,
-            subject(context.tables, group).as_ref(),
-        ) {
+        for at in decisions_about(plan, &context, group, Some(&own)) {
             let effect = &mut plan.decisions[at].effect;
             effect.samples = Some(confidence.samples);
             effect.confidence = Some(confidence.share);
@@ -199,11 +195,7 @@ fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bo
 /// Where the sampled pages are, under a decision about them all.
 fn of_pages(context: &Context, group: &ObjectGroup, about: Option<&Decision>) -> Vec<Spot> {
     let affinity = &group.affinity;
-    let cells = match affinity.cells.is_empty() {
-        true => &affinity.initialisation,
-        false => &affinity.cells,
-    };
-    let mut pages: Vec<u32> = cells.iter().map(|cell| cell.page).collect();
+    let mut pages: Vec<u32> = affinity.told_by().iter().map(|cell| cell.page).collect();
     pages.dedup();
     let offset = |page: u32| u64::from(page) * affinity.page_bytes + affinity.page_bytes / 2;
     let layout = about.and_then(|about| {
@@ -227,19 +219,8 @@ fn of_instances(context: &Context, group: &ObjectGroup, about: &[&Decision]) -> 
     let step = instances.len().div_ceil(COMPARED_MAX).max(1);
     let spot_of = |instance: &ObjectId| {
         let object = context.tables.objects.get(instance.0 as usize)?;
-        let allocator = object
-            .thread
-            .and_then(|thread| context.tables.threads.get(thread.0 as usize));
-        let picks = |one: &&&Decision| match &one.subject {
-            Subject::CallSite { order, thread, .. } => {
-                order.is_none_or(|(first, last)| (first..=last).contains(&object.order))
-                    && thread.is_none_or(|thread| {
-                        allocator.is_some_and(|allocator| allocator.order == thread)
-                    })
-            }
-            _ => true,
-        };
-        let decision = about.iter().find(picks)?;
+        let picked = |one: &&&Decision| picks(context.tables, &one.subject, object, object.thread);
+        let decision = about.iter().find(picked)?;
         let layout = Layout::new(&decision.placement, context, group.size_bytes)?;
         Some(spot(context, layout.holder(0), decision.start))
     };

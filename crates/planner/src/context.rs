@@ -42,8 +42,8 @@ pub(crate) struct Context<'a> {
     teams: Vec<(String, usize, &'a [ThreadIndex])>,
     /// Team and index of each thread, by [`ThreadIndex`].
     members: Vec<Option<(usize, u32)>>,
-    /// Threads of the team that the main thread works beside; 0: it does not.
-    beside_main: usize,
+    attribution: &'a Attribution,
+    pid: u32,
     /// Cost of the whole recording.
     cost_ns: f64,
 }
@@ -85,10 +85,8 @@ impl<'a> Context<'a> {
             ),
             teams,
             members,
-            beside_main: input
-                .attribution
-                .beside_main(input.pid)
-                .map_or(0, <[ThreadIndex]>::len),
+            attribution: input.attribution,
+            pid: input.pid,
             cost_ns: input
                 .attribution
                 .objects
@@ -182,6 +180,7 @@ impl<'a> Context<'a> {
     }
 
     pub fn plan_teams(&self) -> Vec<Team> {
+        let beside_main = self.attribution.beside_main(self.pid);
         self.teams
             .iter()
             .map(|(name, _, threads)| {
@@ -196,7 +195,11 @@ impl<'a> Context<'a> {
                 Team {
                     name: name.clone(),
                     threads: count(threads.len()),
-                    beside: if is_main { count(self.beside_main) } else { 0 },
+                    beside: if is_main {
+                        count(beside_main.map_or(0, <[_]>::len))
+                    } else {
+                        0
+                    },
                     module: module.map_or_else(String::new, |module| module.file_name().to_owned()),
                     build_id: module.map_or_else(String::new, |module| module.build_id.clone()),
                     offset: start.map_or(0, |(_, offset)| offset),

@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 
 use nearpage_attribution::{Affinity, Cell, ObjectGroup, find_segments};
-use nearpage_recording::{Object, ThreadIndex};
+use nearpage_plan::Subject;
+use nearpage_recording::{Object, Tables, ThreadIndex};
 
 use crate::context::Context;
 use crate::parameters::Parameters;
@@ -38,6 +39,23 @@ pub(crate) struct InstanceRun {
     pub accesses: f64,
     /// Share of these by the user.
     pub share: f64,
+}
+
+/// Does a decision's subject pick an object of its call site, by the thread that allocated it and its number among that
+/// thread's?
+pub(crate) fn picks(
+    tables: &Tables,
+    subject: &Subject,
+    object: &Object,
+    allocator: Option<ThreadIndex>,
+) -> bool {
+    let Subject::CallSite { order, thread, .. } = subject else {
+        return true;
+    };
+    let allocator = allocator.and_then(|thread| tables.threads.get(thread.0 as usize));
+    let creation = allocator.map(|thread| thread.order);
+    order.is_none_or(|(first, last)| (first..=last).contains(&object.order))
+        && thread.is_none_or(|thread| Some(thread) == creation)
 }
 
 /// What a thread did to an instance.

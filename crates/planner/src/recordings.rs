@@ -1,6 +1,6 @@
 //! Several recordings of one program.
 //!
-//! Recordings of different inputs get one plan that holds for all ([`several_inputs`]). Recordings of the same input
+//! Recordings of different inputs get one plan that holds for all ([`crate::several_inputs`]). Recordings of the same input
 //! under different layouts are compared: what threads elsewhere would miss no recording says, since they would share
 //! other caches. So each recording has a plan of its own, and the quickest is taken.
 
@@ -20,7 +20,6 @@ use crate::layout::{has_recorded_cpus, pinned_layout, recorded_layout};
 use crate::parameters::{Parameters, Policy};
 use crate::planner::Planner;
 use crate::replay::Replays;
-use crate::several_inputs::{self, AcrossInputs};
 
 /// Another recording than the first has to take so much less time: two tracings of the same thing differ by
 /// some percent, by how their threads happened to take turns.
@@ -80,19 +79,6 @@ impl Choice {
     }
 }
 
-/// What several recordings came to.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one, for as long as a command runs"
-)]
-pub enum Several {
-    /// They differ in where threads ran: the quickest is taken.
-    Layouts(Choice),
-    /// They differ in their input, or in the number of threads: one plan is for all.
-    Inputs(AcrossInputs),
-}
-
 /// Do recordings of one program differ in what it was given to do, or by how many threads?
 ///
 /// # Errors
@@ -116,29 +102,11 @@ pub fn differ_in_input(analyses: &[Analysis], machine: &Machine) -> Result<bool,
     Ok(differ)
 }
 
-/// Makes one plan of several recordings of a program. `threads` is the layout to assume where they differ in their
-/// input; else threads stay where each was recorded.
-///
-/// # Errors
-/// Recordings that can't be compared, or whose times cannot be predicted.
-pub fn of_several(
-    analyses: &[Analysis],
-    machine: &Machine,
-    threads: Option<ThreadPlacement>,
-    parameters: &Parameters,
-) -> Result<Several, Error> {
-    match differ_in_input(analyses, machine)? {
-        true => several_inputs::plan_for_all(analyses, machine, threads, parameters)
-            .map(Several::Inputs),
-        false => choose(analyses, machine, parameters).map(Several::Layouts),
-    }
-}
-
 /// Makes a plan of each recording that may be the quickest, and takes the quickest.
 ///
 /// # Errors
 /// Recordings whose times can't be compared, or cannot be predicted.
-fn choose(
+pub fn choose(
     analyses: &[Analysis],
     machine: &Machine,
     parameters: &Parameters,

@@ -120,11 +120,11 @@ impl One<'_> {
     }
 }
 
-/// Makes one plan for all recordings, whose programs are `inputs`.
+/// Makes one plan for all recordings, which are of one program. `threads` is the layout to assume.
 ///
 /// # Errors
 /// No time can be predicted for the machine, or a recording can't be read.
-pub(crate) fn plan_for_all(
+pub fn plan_for_all(
     analyses: &[Analysis],
     machine: &Machine,
     threads: Option<ThreadPlacement>,

@@ -1,14 +1,14 @@
 //! A group's accesses under decisions about it.
 
 use nearpage_attribution::ObjectGroup;
-use nearpage_plan::{Decision, Placement, Start, Subject};
+use nearpage_plan::{Decision, Placement, Start};
 use nearpage_recording::{Object, ThreadIndex};
 
 use crate::context::Context;
 use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_layout};
 use crate::first_touch::FirstTouchBasis;
 use crate::holder::{Holder, Layout};
-use crate::instances::{self, Instances, touched_by_users};
+use crate::instances::{self, Instances, picks, touched_by_users};
 use crate::parameters::Parameters;
 
 /// Where a group's pages go.
@@ -134,18 +134,9 @@ fn instances_decided<'a, C: Count>(
     decisions: &[&Decision],
 ) -> C {
     let owner = |object: &Object, allocator: ThreadIndex| {
-        let creation = context
-            .tables
-            .threads
-            .get(allocator.0 as usize)
-            .map(|thread| thread.order);
         decisions.iter().find_map(|decision| {
-            if let Subject::CallSite { order, thread, .. } = &decision.subject {
-                let fits = order.is_none_or(|(first, last)| (first..=last).contains(&object.order))
-                    && thread.is_none_or(|thread| Some(thread) == creation);
-                if !fits {
-                    return None;
-                }
+            if !picks(context.tables, &decision.subject, object, Some(allocator)) {
+                return None;
             }
             match (
                 &decision.placement,

@@ -1,6 +1,6 @@
 //! Objects as the page shows them, beside what the JSON report says of them.
 
-use nearpage_attribution::{Attribution, Cell, ObjectGroup, Pattern};
+use nearpage_attribution::{Attribution, ObjectGroup, Pattern};
 use nearpage_recording::{ObjectKind, ThreadIndex};
 use nearpage_report::pattern_words;
 use serde_json::{Value, json};
@@ -15,14 +15,6 @@ const OBJECTS_WITH_INSTANCES: usize = 100;
 /// Bins of the page × thread matrix, at most.
 const MATRIX_BINS_MAX: u32 = 1024;
 
-/// Where an object's accesses are counted by page: the initialisation only where nothing else is.
-fn cells(group: &ObjectGroup) -> &[Cell] {
-    match group.affinity.cells.is_empty() {
-        true => &group.affinity.initialisation,
-        false => &group.affinity.cells,
-    }
-}
-
 /// Bin of a page, of so many.
 fn bin(page: u32, pages: u32, bins: u32) -> usize {
     (u64::from(page) * u64::from(bins) / u64::from(pages.max(1))) as usize
@@ -34,7 +26,7 @@ fn strip(opened: &Opened, group: &ObjectGroup) -> Vec<i32> {
     let bins = STRIP_BINS.min(pages.max(1));
     let slots = opened.scale.threads;
     let mut sums = vec![0f32; bins as usize * slots];
-    for cell in cells(group) {
+    for cell in group.affinity.told_by() {
         let slot = slot(opened, cell.thread);
         sums[bin(cell.page, pages, bins) * slots + slot] += cell.loads + cell.stores;
     }
@@ -237,7 +229,7 @@ pub(crate) fn sharing(attribution: &Attribution, threads: usize) -> Vec<Vec<f64>
 
 #[cfg(test)]
 mod tests {
-    use nearpage_attribution::{Affinity, ObjectName};
+    use nearpage_attribution::{Affinity, Cell, ObjectName};
 
     use super::*;
 

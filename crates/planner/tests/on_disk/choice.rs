@@ -5,7 +5,7 @@ use std::path::Path;
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, preset};
 use nearpage_plan::Layout;
-use nearpage_planner::recordings::{Choice, MARGIN, Several, WORTH_A_LOOK, of_several};
+use nearpage_planner::recordings::{Choice, MARGIN, WORTH_A_LOOK, choose};
 use nearpage_planner::{Analysis, Error, Judged, Parameters};
 use nearpage_recording::trace::TraceOptions;
 use nearpage_recording::{
@@ -27,18 +27,6 @@ fn samples() -> Samples {
 fn written(folder: &Path, samples: &Samples) -> Analysis {
     samples.write(folder);
     Analysis::of(folder, Operations::Both).unwrap()
-}
-
-/// The choice between layouts.
-fn choose(
-    analyses: &[Analysis],
-    machine: &Machine,
-    parameters: &Parameters,
-) -> Result<Choice, Error> {
-    match of_several(analyses, machine, None, parameters)? {
-        Several::Layouts(choice) => Ok(choice),
-        Several::Inputs(inputs) => panic!("of the same input: {inputs:?}"),
-    }
 }
 
 /// The choice between a recording of four threads and a second one.

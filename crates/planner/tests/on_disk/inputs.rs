@@ -3,8 +3,8 @@
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, ThreadPlacement, preset};
 use nearpage_plan::Placement;
-use nearpage_planner::recordings::{Several, differ_in_input, of_several};
-use nearpage_planner::several_inputs::{AcrossInputs, Evidence};
+use nearpage_planner::recordings::differ_in_input;
+use nearpage_planner::several_inputs::{AcrossInputs, Evidence, plan_for_all};
 use nearpage_planner::{Analysis, Error, Parameters, Planner, Policy};
 use tempfile::TempDir;
 
@@ -30,10 +30,8 @@ fn written(samples: &[Samples]) -> (Vec<Analysis>, TempDir) {
 
 fn for_all(samples: &[Samples]) -> AcrossInputs {
     let (analyses, _scratch) = written(samples);
-    match of_several(&analyses, &opteron(), None, &Parameters::default()).unwrap() {
-        Several::Inputs(inputs) => inputs,
-        Several::Layouts(choice) => panic!("of different inputs: {choice:?}"),
-    }
+    assert!(differ_in_input(&analyses, &opteron()).unwrap());
+    plan_for_all(&analyses, &opteron(), None, &Parameters::default()).unwrap()
 }
 
 #[test]
@@ -122,7 +120,7 @@ fn one_memory_node_predicts_no_time() {
     let text = "name = \"laptop\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0-3\"\n";
     let laptop = Machine::from_toml(text, "laptop").unwrap();
     let (analyses, _scratch) = written(&[on_four(), on_four().with_input("64", 64, 64)]);
-    let error = of_several(
+    let error = plan_for_all(
         &analyses,
         &laptop,
         Some(ThreadPlacement::Compact),

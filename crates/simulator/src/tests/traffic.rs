@@ -196,17 +196,19 @@ fn stores_and_reads(turns: u64) -> MemoryTrace {
     trace
 }
 
+/// Copies are all that the policy makes, of any page.
+const REPLICATION_ONLY: [(&str, &str); 5] = [
+    ("source", "cache"),
+    ("candidates", "1"),
+    ("reads_percent", "0"),
+    ("interleaving", "0"),
+    ("colocation", "0"),
+];
+
 #[test]
 fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
     let machine = machine(4, CLOCK);
-    let replication_only = [
-        ("source", "cache"),
-        ("candidates", "1"),
-        ("reads_percent", "0"),
-        ("interleaving", "0"),
-        ("colocation", "0"),
-    ];
-    let outcome = one(&stores_and_reads(1), &machine, traffic(&replication_only));
+    let outcome = one(&stores_and_reads(1), &machine, traffic(&REPLICATION_ONLY));
     assert_eq!(
         (outcome.replicated, outcome.collapsed, outcome.refreshed),
         (2, 1, 1)
@@ -215,7 +217,7 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
     assert_eq!(outcome.split.move_ns, 2.0 * 3000.0);
     assert_eq!(outcome.pages_max, 3);
     // The store and the read after it are local, as all since the copies were made.
-    let apart = one(&stores_and_reads(0), &machine, traffic(&replication_only));
+    let apart = one(&stores_and_reads(0), &machine, traffic(&REPLICATION_ONLY));
     assert_eq!(outcome.local, apart.local + 2);
     // Under migrate-replicate the master alone is left, and nobody gets a fresh copy.
     let thresholds = [("trigger", "30"), ("hold", "10"), ("write", "9")];
@@ -243,7 +245,7 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
     let by_step = self::machine(4, &format!("{CLOCK}[moves.steps]\n{steps}"));
     let settings = |moves: (&'static str, &'static str)| {
         let often = OFTEN.into_iter().filter(|setting| setting.0 != "move_ns");
-        let all = often.chain(replication_only).chain([moves]);
+        let all = often.chain(REPLICATION_ONLY).chain([moves]);
         job("traffic", &all.collect::<Vec<_>>())
     };
     for (machine, moves) in [
@@ -262,19 +264,12 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
 #[test]
 fn stores_that_hit_in_a_cache_take_copies_away() {
     let machine = machine(4, CLOCK);
-    let settings = [
-        ("source", "cache"),
-        ("candidates", "1"),
-        ("reads_percent", "0"),
-        ("interleaving", "0"),
-        ("colocation", "0"),
-    ];
     for served in [Served::L1, Served::L2, Served::L3] {
         let mut trace = stores_and_reads(3);
         let hits = trace.threads[2].1[0].misses.iter_mut();
         hits.filter(|miss| miss.kind == AccessKind::Store)
             .for_each(|miss| miss.served = served);
-        let outcome = one(&trace, &machine, traffic(&settings));
+        let outcome = one(&trace, &machine, traffic(&REPLICATION_ONLY));
         assert_eq!((outcome.collapsed, outcome.refreshed), (3, 3), "{served:?}");
     }
 }
