@@ -39,7 +39,7 @@ pub use figures::{Bandwidth, LoadedLatency, Matrix};
 pub use list::{CpuList, List, ListError, NodeList, Number};
 pub use local::online_cpus;
 pub use measure::{
-    Effort, MeasureError, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN,
+    Effort, MeasureError, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN, available_bytes,
     placing_threshold_per_us,
 };
 pub use placement::{ThreadPlacement, thread_cpus};

@@ -61,7 +61,7 @@ pub struct Target<'a> {
     pub huge_page_bytes: u32,
     /// Mappings that placement may add to a process.
     pub mappings_max: u32,
-    /// `touch`: pages touched at start at the most.
+    /// `touch`: pages touched in a process at a time at the most, those of freed objects not counted.
     pub touch_pages_max: u64,
     /// `touch`: heap allocations gathered before the nodes are visited, at least 1.
     pub touch_group: u32,

@@ -12,8 +12,8 @@
 //! been split into counts against the plan's limit until the real number is counted again.
 //!
 //! # Bounds
-//! 1024 modules, 32 Ki placed heap objects and mappings at a time, and as many that wait for the second thread and
-//! for each phase; of the section and of each phase, 4096 cached call sites and 16 Ki numbered pairs of call
+//! 1024 modules, 32 Ki placed heap objects and mappings at a time, as many touched ones, and as many that wait for the
+//! second thread and for each phase; of the section and of each phase, 4096 cached call sites and 16 Ki numbered pairs of call
 //! site and thread; the threads of 8 Ki pins. Whatever is beyond is slower, or not placed and counted.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
@@ -43,6 +43,7 @@ pub mod recognise;
 pub mod remap;
 pub mod rest;
 pub mod summary;
+pub mod touched;
 
 pub use phases::awaits_function;
 
@@ -54,6 +55,7 @@ use pieces::{Extent, NodeSet};
 use placed::{Mappings, Objects, Placed, Waiting};
 use recognise::{CallSites, Origin, Recogniser};
 use rest::Rest;
+use touched::TouchedObjects;
 
 const PATH_BYTES_MAX: usize = 4096;
 
@@ -83,6 +85,7 @@ pub struct State {
     waiting: &'static Objects<Waiting>,
     mappings: &'static Mappings,
     group: &'static Group,
+    touched: TouchedObjects,
     pins: &'static Pins,
     allowed: NodeSet,
     huge_pages: bool,
@@ -225,6 +228,7 @@ pub fn forked_child() {
     state.modules.forked_child();
     state.has_second_thread.store(false, Relaxed);
     state.forked_rest();
+    state.touched.forked_child();
     state.pins.forked_child(state.pin_rules);
     for list in state.lists() {
         list.orders.clear();
@@ -398,6 +402,7 @@ impl State {
 
     fn freed(&self, address: usize) {
         self.group.forget(address);
+        self.touched.freed(address);
         self.waiting.remove(address);
         for phase in self.phases() {
             phase.waiting.remove(address);
@@ -415,21 +420,13 @@ impl State {
     }
 
     fn touch_later(&self, index: u32, object: &Touched<'_>) {
-        let Extent {
-            address,
-            size_bytes,
-            ..
-        } = object.extent;
-        match self.group.add(index, address, size_bytes) {
+        let address = object.extent.address;
+        match self.group.add(index, address, object.extent.size_bytes) {
             Some(waiting) if waiting < self.plan.header.touch_group as usize => {}
             Some(_) => self.flush_group(),
             None => {
                 self.flush_group();
-                touch::touch(
-                    &[*object],
-                    self.plan.header.touch_pages_max,
-                    self.can_populate,
-                );
+                touch::touch(&[*object], self.can_populate);
             }
         }
     }
@@ -447,6 +444,8 @@ impl State {
                 pattern: self.plan.pattern(rule)?,
                 counters: self.section.counters.get(index as usize)?,
                 is_writable: false,
+                // Only those wait of which every page may be touched.
+                pages_max: u64::MAX,
             })
         };
         let mut objects = waiting.map(|object| object.and_then(touched));
@@ -460,11 +459,7 @@ impl State {
         }
         if let Some(first) = objects[0] {
             let objects = objects.map(|object| object.unwrap_or(first));
-            touch::touch(
-                &objects[..length],
-                self.plan.header.touch_pages_max,
-                self.can_populate,
-            );
+            touch::touch(&objects[..length], self.can_populate);
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct Touched<'a> {
     pub counters: &'a RuleCounters,
     /// May its memory be stored to?
     pub is_writable: bool,
+    /// Pages that are touched at the most, from its first on.
+    pub pages_max: u64,
 }
 
 /// Does the kernel populate pages on request?
@@ -50,9 +52,8 @@ pub fn can_populate() -> bool {
     }
 }
 
-/// Touches the pages of all objects, at most `pages_max` of each, one visit per node. The caller's
-/// affinity is as before afterwards.
-pub fn touch(objects: &[Touched<'_>], pages_max: u64, can_populate: bool) {
+/// Touches the pages of all objects, one visit per node. The caller's affinity is as before afterwards.
+pub fn touch(objects: &[Touched<'_>], can_populate: bool) {
     let mut before: CpuSet = [0; CPU_WORDS];
     let Ok(before_bytes) = sys::sched_getaffinity(0, &mut before) else {
         return;
@@ -74,27 +75,16 @@ pub fn touch(objects: &[Touched<'_>], pages_max: u64, can_populate: bool) {
             .filter(|object| object.pattern.nodes().contains(node))
         {
             match visited {
-                Ok(_) => touch_share(object, node, pages_max, can_populate),
+                Ok(_) => touch_share(object, node, can_populate),
                 Err(error) => object.counters.failures.add(Request::Visit, error, 1),
             }
         }
     }
     let _ = sys::sched_setaffinity(0, before.get(..before_bytes / 8).unwrap_or(&before));
-    for object in objects {
-        let pages = object
-            .extent
-            .pages()
-            .map_or(0, |(start, end)| (end - start) / object.extent.page_bytes)
-            as u64;
-        object
-            .counters
-            .untouched
-            .fetch_add(pages.saturating_sub(pages_max), Relaxed);
-    }
 }
 
-/// Touches the pages of one object that go to `node`, among its first `pages_max`.
-fn touch_share(object: &Touched<'_>, node: u32, pages_max: u64, can_populate: bool) {
+/// Touches the pages of one object that go to `node`.
+fn touch_share(object: &Touched<'_>, node: u32, can_populate: bool) {
     let Extent {
         page_bytes,
         unit_bytes,
@@ -103,7 +93,7 @@ fn touch_share(object: &Touched<'_>, node: u32, pages_max: u64, can_populate: bo
     let Some((first, _)) = object.extent.pages() else {
         return;
     };
-    let limit = usize::try_from(pages_max)
+    let limit = usize::try_from(object.pages_max)
         .unwrap_or(usize::MAX)
         .saturating_mul(page_bytes)
         .saturating_add(first);
@@ -164,13 +154,11 @@ fn cpus_of(node: u32) -> Option<CpuSet> {
     let complete = path.push(b"/sys/devices/system/node/node")
         && path.push_number(node.into())
         && path.push(b"/cpulist\0");
-    let file = sys::open(path.as_bytes(), sys::O_RDONLY)
-        .ok()
-        .filter(|_| complete)?;
+    if !complete {
+        return None;
+    }
     let mut text = [0; 1024];
-    let length = sys::read(file, &mut text);
-    sys::close(file);
-    let cpus = parse_list(text.get(..length.ok()?)?)?;
+    let cpus = parse_list(sys::read_text(path.as_bytes(), &mut text).ok()?)?;
     cpus.iter().any(|word| *word != 0).then_some(cpus)
 }
 
@@ -315,9 +303,10 @@ mod tests {
             pattern: Pattern::Interleave(&[0, 900]),
             counters: &counters,
             is_writable: true,
+            pages_max: 9,
         };
         for populates in [false, can_populate()] {
-            touch(&[object], 9, populates);
+            touch(&[object], populates);
             let mut present = [0; 16];
             sys::mincore(address, pages * 4096, &mut present, 4096).unwrap();
             for (page, present) in present.iter().enumerate() {
@@ -327,7 +316,6 @@ mod tests {
         }
         let failures: Vec<_> = counters.failures.iter().collect();
         assert_eq!(failures, [(Request::Visit, 6, 2)], "there is no node 900");
-        assert_eq!(counters.untouched.load(Relaxed), 2 * 7);
     }
 
     #[test]
@@ -344,9 +332,10 @@ mod tests {
             pattern: Pattern::Node(0),
             counters: &counters,
             is_writable: false,
+            pages_max: 100,
         };
-        touch(&[object], 100, false);
-        touch(&[object], 100, can_populate());
+        touch(&[object], false);
+        touch(&[object], can_populate());
         assert!(counters.untouched.load(Relaxed) >= 4);
     }
 

@@ -59,7 +59,8 @@ pub struct Header {
     pub mappings_max: u32,
     /// One of [`mechanism`].
     pub mechanism: u32,
-    /// `touch`: pages of one object that are touched at the most; the rest is left alone.
+    /// `touch`: pages that are touched at the most in a process at a time, those of freed objects not counted.
+    /// None are while less than twice as much memory is available.
     pub touch_pages_max: u64,
     /// `touch`: heap allocations gathered before the nodes are visited; 1 visits at once. A group
     /// that is not full is visited when a thread is created.

@@ -24,6 +24,14 @@ pub(super) fn free_bytes(meminfo: &Path) -> Option<u64> {
     of("MemAvailable:").or_else(|| of("MemFree:"))
 }
 
+/// Bytes that this process may still use: what the system has available, or less where a control group's limit is
+/// nearer. None: neither is known.
+pub fn available_bytes(sys_root: &Path) -> Option<u64> {
+    let system = free_bytes(Path::new("/proc/meminfo"));
+    let group = control_group_bytes(sys_root);
+    system.into_iter().chain(group).min()
+}
+
 /// What the tightest of this process's control groups (version 2) has left.
 pub(super) fn control_group_bytes(sys_root: &Path) -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;

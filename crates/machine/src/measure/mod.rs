@@ -40,6 +40,7 @@ use bandwidth::Kind;
 use kernels::WORD_BYTES;
 use memory::Buffer;
 
+pub use available::available_bytes;
 pub use placing::{PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us};
 
 /// Words that a thread goes through between two looks at the clock: 32 KiB.

@@ -9,6 +9,7 @@ use super::bind::{self, Outcome};
 use super::counters::{Request, RuleCounters, count};
 use super::placed::Placed;
 use super::recognise::Origin;
+use super::touched::Claim;
 use super::{RuleList, State};
 use crate::modules::Module;
 use crate::touch::{self, Touched};
@@ -55,7 +56,7 @@ impl State {
             address,
             size_bytes,
             origin,
-            is_writable,
+            ..
         } = object;
         let (Some(rule), Some(counters)) = (list.rules.get(index), list.counters.get(index)) else {
             return false;
@@ -93,21 +94,8 @@ impl State {
                 count(&counters.early);
             }
             self.keep_local(extent, counters, origin);
-            let object = Touched {
-                extent,
-                pattern,
-                counters,
-                is_writable,
-            };
-            if origin == Some(Origin::Heap) && self.plan.header.touch_group > 1 && self.can_populate
-            {
-                self.touch_later(index as u32, &object);
-            } else {
-                touch::touch(
-                    &[object],
-                    self.plan.header.touch_pages_max,
-                    self.can_populate,
-                );
+            if !self.touch(index, object, (start, end), pattern, counters) {
+                return false;
             }
         }
         count(&counters.objects);
@@ -117,6 +105,46 @@ impl State {
         counters.bytes.fetch_add(size_bytes as u64, Relaxed);
         if rule.flags & RULE_WEAK != 0 {
             count(&counters.weak);
+        }
+        true
+    }
+
+    /// Touches the pages of an object, or has it wait for others. False: none of its pages.
+    fn touch(
+        &self,
+        index: usize,
+        object: Object,
+        (start, end): (usize, usize),
+        pattern: Pattern<'_>,
+        counters: &RuleCounters,
+    ) -> bool {
+        let extent = self.extent(object.address, object.size_bytes);
+        let pages = ((end - start) / extent.page_bytes) as u64;
+        let claim = match object.origin {
+            Some(_) => self.touched.claim(index, object.address, (start, end)),
+            None if object.is_writable => Claim::Pages(self.touched.claim_static(pages)),
+            None => Claim::Pages(0),
+        };
+        let Claim::Pages(granted) = claim else {
+            count(&counters.no_room);
+            return false;
+        };
+        counters.untouched.fetch_add(pages - granted, Relaxed);
+        let touched = Touched {
+            extent,
+            pattern,
+            counters,
+            is_writable: object.is_writable,
+            pages_max: granted,
+        };
+        let waits = object.origin == Some(Origin::Heap)
+            && self.plan.header.touch_group > 1
+            && self.can_populate
+            && granted == pages;
+        match granted {
+            0 => return false,
+            _ if waits => self.touch_later(index as u32, &touched),
+            _ => touch::touch(&[touched], self.can_populate),
         }
         true
     }

@@ -11,6 +11,7 @@ use super::memory::{zeroed, zeroed_slice};
 use super::phases::Phase;
 use super::pieces::{NODES_MAX, NodeSet};
 use super::rest::{self, Rest};
+use super::touched::TouchedObjects;
 use super::{PATH_BYTES_MAX, RuleList, State};
 use crate::environment;
 use crate::modules::Modules;
@@ -95,16 +96,8 @@ fn rank() -> Option<u32> {
 /// Does ordinary memory get huge pages here without asking for them?
 fn huge_pages_in_use() -> bool {
     let mut text = [0; 64];
-    let always = sys::open(
-        b"/sys/kernel/mm/transparent_hugepage/enabled\0",
-        sys::O_RDONLY,
-    )
-    .is_ok_and(|file| {
-        let length = sys::read(file, &mut text).unwrap_or(0);
-        sys::close(file);
-        text.get(..length)
-            .is_some_and(|text| text.starts_with(b"[always]"))
-    });
+    let path = b"/sys/kernel/mm/transparent_hugepage/enabled\0";
+    let always = sys::read_text(path, &mut text).is_ok_and(|text| text.starts_with(b"[always]"));
     // The C library's malloc asks for them itself where it is told to.
     let tunables = environment::variable("GLIBC_TUNABLES").unwrap_or_default();
     let asked = tunables.split(|byte| *byte == b':').any(|tunable| {
@@ -182,6 +175,12 @@ impl State {
             waiting: zeroed().ok_or_else(no_memory)?,
             mappings: zeroed().ok_or_else(no_memory)?,
             group: zeroed().ok_or_else(no_memory)?,
+            touched: TouchedObjects::new(
+                rules.len(),
+                plan.header.touch_pages_max,
+                plan.header.page_bytes as usize,
+            )
+            .ok_or_else(no_memory)?,
             pins: zeroed().ok_or_else(no_memory)?,
             allowed,
             huge_pages: huge_pages_in_use(),

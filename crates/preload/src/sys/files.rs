@@ -83,6 +83,14 @@ pub fn close(fd: usize) {
     let _ = unsafe { call(number::CLOSE, [fd, 0, 0, 0, 0, 0]) };
 }
 
+/// What a file of `/proc` or `/sys` says, as far as the buffer has room for.
+pub fn read_text<'a>(path: &[u8], buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    let file = open(path, O_RDONLY)?;
+    let length = read(file, buffer);
+    close(file);
+    Ok(buffer.get(..length?).unwrap_or_default())
+}
+
 /// Reads into `buffer`; returns the number of bytes, 0 at the end.
 pub fn read(fd: usize, buffer: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: the buffer is writable for its length.

@@ -6,6 +6,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -190,6 +191,18 @@ int main(int argc, char **argv) {
         int present = 0;
         for (int i = 0; i < 2048; i++) present += pages[i] & 1;
         printf("PRESENT %d\n", present);
+    } else if (!strcmp(what, "come_and_go")) {
+        // Hundred objects of 1 MiB, one after the other, of which so many pages are used.
+        long used = strtol(argv[2], NULL, 0);
+        struct rusage before, after;
+        getrusage(RUSAGE_SELF, &before);
+        for (int i = 0; i < 100; i++) {
+            char *p = allocate_a(1 << 20);
+            for (long page = 0; page < used; page++) p[page * 4096] = 1;
+            free(p);
+        }
+        getrusage(RUSAGE_SELF, &after);
+        printf("FAULTS %ld\n", after.ru_minflt - before.ru_minflt);
     }
     show_mappings();
     return 0;

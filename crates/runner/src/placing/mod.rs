@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nearpage_files::TemporaryFolder;
-use nearpage_machine::{Machine, ThreadPlacement};
+use nearpage_machine::{Machine, ThreadPlacement, available_bytes};
 use nearpage_plan::{Later, Mechanism, PlaceRule, Plan, ProgramImage, Target, translate};
 
 pub use self::outcome::{Placed, PlacedRule};
@@ -28,8 +28,9 @@ const MAPPINGS_DEFAULT: u32 = 65_530;
 const PLAN_FILE: &str = "plan";
 /// How LLVM's OpenMP runtime is told to leave affinities alone.
 const LLVM_AFFINITY: &str = "KMP_AFFINITY";
-/// `touch`: pages touched at start at the most (4 GiB of 4 KiB pages), so that sparse arrays stay so.
-const TOUCH_PAGES_MAX: u64 = 1 << 20;
+/// `touch`: a process's touched pages are at most this part of the memory that is available when it starts. Sparse
+/// arrays would fill the memory otherwise.
+const TOUCH_PART: u64 = 4;
 
 /// How plans are to be enforced.
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +117,7 @@ impl Placing {
                 .huge_page_bytes
                 .unwrap_or(options.machine.page_bytes) as u32,
             mappings_max: mappings(Path::new("/proc")) / 4,
-            touch_pages_max: TOUCH_PAGES_MAX,
+            touch_pages_max: touch_pages_max(options.machine.page_bytes),
             touch_group: options.touch_group,
             has_copies: false,
             later: match options.mechanism {
@@ -219,6 +220,11 @@ fn launched_policy() -> Option<String> {
 fn mappings(proc_root: &Path) -> u32 {
     let text = fs::read_to_string(proc_root.join("sys/vm/max_map_count")).unwrap_or_default();
     text.trim().parse().unwrap_or(MAPPINGS_DEFAULT)
+}
+
+/// Pages that a process may have touched at a time; none are where nobody knows how much memory is available.
+fn touch_pages_max(page_bytes: u64) -> u64 {
+    available_bytes(Path::new("/sys")).unwrap_or(0) / TOUCH_PART / page_bytes.max(1)
 }
 
 #[cfg(test)]

@@ -145,7 +145,7 @@ impl RuleSummary {
             (
                 self.untouched,
                 "page",
-                "not touched (over the cap, or not touchable)",
+                "not touched: unused by the program, beyond a quarter of the available memory, or not writable",
             ),
         ] {
             if count > 0 {
