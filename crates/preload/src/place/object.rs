@@ -74,6 +74,8 @@ impl State {
             count(&counters.too_small);
             return false;
         };
+        let pages = ((end - start) / extent.page_bytes) as u64;
+        let mut placed_pages = pages;
         if !list.is_of_phase && self.waits(rule) {
             self.keep_local(extent, counters, origin);
             self.wait(index, object, counters);
@@ -94,22 +96,26 @@ impl State {
                 count(&counters.early);
             }
             self.keep_local(extent, counters, origin);
-            if !self.touch(index, object, (start, end), pattern, counters) {
+            placed_pages = self.touch(index, object, (start, end), pattern, counters);
+            if placed_pages == 0 {
                 return false;
             }
         }
         count(&counters.objects);
-        counters
-            .pages
-            .fetch_add(((end - start) / extent.page_bytes) as u64, Relaxed);
-        counters.bytes.fetch_add(size_bytes as u64, Relaxed);
+        counters.pages.fetch_add(placed_pages, Relaxed);
+        let placed_bytes = if placed_pages == pages {
+            size_bytes as u64
+        } else {
+            placed_pages * extent.page_bytes as u64
+        };
+        counters.bytes.fetch_add(placed_bytes, Relaxed);
         if rule.flags & RULE_WEAK != 0 {
             count(&counters.weak);
         }
         true
     }
 
-    /// Touches the pages of an object, or has it wait for others. False: none of its pages.
+    /// Touches the pages of an object, or has it wait for others. Returns how many, from its first on.
     fn touch(
         &self,
         index: usize,
@@ -117,7 +123,7 @@ impl State {
         (start, end): (usize, usize),
         pattern: Pattern<'_>,
         counters: &RuleCounters,
-    ) -> bool {
+    ) -> u64 {
         let extent = self.extent(object.address, object.size_bytes);
         let pages = ((end - start) / extent.page_bytes) as u64;
         let claim = match object.origin {
@@ -127,7 +133,7 @@ impl State {
         };
         let Claim::Pages(granted) = claim else {
             count(&counters.no_room);
-            return false;
+            return 0;
         };
         counters.untouched.fetch_add(pages - granted, Relaxed);
         let touched = Touched {
@@ -142,11 +148,11 @@ impl State {
             && self.can_populate
             && granted == pages;
         match granted {
-            0 => return false,
+            0 => {}
             _ if waits => self.touch_later(index as u32, &touched),
             _ => touch::touch(&[touched], self.can_populate),
         }
-        true
+        granted
     }
 
     /// Places by memory policy; false where there was no room for it. An object that `is_moved` loses the policies
