@@ -348,8 +348,8 @@ impl<J: Judge> Judged<'_, '_, J> {
         })
     }
 
-    /// Drops decisions until the plan saves enough for what it makes slower; nothing is left of one that does not save
-    /// enough for runs with either input.
+    /// Drops decisions until the plan costs nothing with an input of another size, and saves enough for what it makes
+    /// slower; nothing is left of one that does not save enough.
     fn without_losses(
         &mut self,
         mut selection: Selection,
@@ -362,21 +362,26 @@ impl<J: Judge> Judged<'_, '_, J> {
             let planned_ns = self.times_ns(std::slice::from_ref(&selection))?[0];
             let resized_ns = self.resized_ns(std::slice::from_ref(&selection))?[0];
             let saved_ns = first_touch_ns - planned_ns;
-            if saved_ns <= margins.plan * first_touch_ns || resized_ns > first_touch_ns {
+            if saved_ns <= margins.plan * first_touch_ns {
                 return Ok(alternatives.nothing());
             }
-            if saved_ns > slower_ns(&selection) {
+            let fits_other_sizes = resized_ns <= first_touch_ns;
+            if fits_other_sizes && saved_ns > slower_ns(&selection) {
                 return Ok(selection);
             }
-            // Without the decision that has least to show for what it makes slower.
+            // Without the decision that costs most with another size, or that has least to show for what it makes slower.
             let mut least = (f64::INFINITY, alternatives.nothing());
             for &object in decided
                 .iter()
                 .filter(|&&object| selection.choice(object) != 0)
             {
                 let without = selection.with(object, 0);
-                let saved_ns = self.times_ns(std::slice::from_ref(&without))?[0] - planned_ns;
-                let left_ns = saved_ns - (slower_ns(&selection) - slower_ns(&without));
+                let left_ns = if fits_other_sizes {
+                    let saved_ns = self.times_ns(std::slice::from_ref(&without))?[0] - planned_ns;
+                    saved_ns - (slower_ns(&selection) - slower_ns(&without))
+                } else {
+                    self.resized_ns(std::slice::from_ref(&without))?[0]
+                };
                 if left_ns < least.0 {
                     least = (left_ns, without);
                 }
