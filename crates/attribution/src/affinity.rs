@@ -159,7 +159,7 @@ impl Attribution {
         let ours = || self.teams.iter().filter(|team| team.pid == pid);
         let main = ours().find(|team| team.is_main_alone())?.threads[0];
         let team = ours()
-            .find(|team| !team.is_main_alone())?
+            .find(|team| !team.is_main_alone() && !team.is_joined)?
             .threads
             .as_slice();
         let (mut by_main, mut by_team) = (0.0, 0.0);
@@ -211,15 +211,18 @@ pub struct ThreadTotals {
     pub cpus: Vec<(CpuId, f64)>,
 }
 
-/// Threads that work together: those of one start routine, the main thread with its OpenMP team.
+/// Threads that work together: those of one start routine, the main thread with its OpenMP team, or the main thread
+/// and the threads that it created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Team {
-    /// `openmp`, the start function's name, or `main`.
+    /// `openmp`, the start function's name, or `main`; `main+NAME` for the main thread and a team that it created.
     pub name: String,
     /// Process.
     pub pid: u32,
     /// Its threads by index.
     pub threads: Vec<ThreadIndex>,
+    /// Is it the main thread, first, and another team? Each of its threads is in a team of its own, too.
+    pub is_joined: bool,
 }
 
 /// Accesses by what they belong to; all by weight, so that they sum to `accesses`.
@@ -248,7 +251,7 @@ pub struct Attribution {
     pub objects: Vec<ObjectGroup>,
     /// By [`ThreadIndex`].
     pub threads: Vec<ThreadTotals>,
-    /// Teams, largest first.
+    /// Teams, largest first; joined ones come last.
     pub teams: Vec<Team>,
     /// Unit that placement works in, in bytes.
     pub page_bytes: u64,

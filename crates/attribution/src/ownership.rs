@@ -305,7 +305,7 @@ mod tests {
                 samples: loads as f32,
             }).collect();
             cells.sort_by_key(|cell| cell.page);
-            let team = Team { name: "openmp".to_owned(), pid: 1, threads };
+            let team = Team { name: "openmp".to_owned(), pid: 1, threads, is_joined: false };
             let mut ownership = Ownership::new(&cells, &team, 4096, 60 * 4096);
             let dense = (ownership.fit(block_bytes), ownership.pieces(block_bytes));
             let sums = ownership.members.iter_mut().chain([&mut ownership.all]);

@@ -127,9 +127,7 @@ pub(crate) fn may_repeat(group: &ObjectGroup, teams: &[Team]) -> bool {
             && best_cyclic(&own, page, size, Effort::Recording)
                 .is_some_and(|block| own.fit(block).skill() >= SKILL_MIN / 2.0)
     };
-    teams
-        .iter()
-        .any(|team| repeats(team) || with_main(teams, team).as_ref().is_some_and(&repeats))
+    teams.iter().any(repeats)
 }
 
 /// [`find_pattern`] with more or less effort.
@@ -236,70 +234,28 @@ fn best_rule(
         let (pattern, skill) = rule.best(number, team)?;
         Some((pattern, skill * ownership.samples / all))
     };
-    let own = |team: &Team| Ownership::new(cut.cells, team, affinity.page_bytes, size_bytes);
     let covers =
         |ownership: &Ownership| ownership.samples >= TEAM_SHARE * all && ownership.active() > 1;
-    let numbered = teams.iter().enumerate();
-    let found = numbered
-        .filter(|(_, team)| team.threads.len() > 1)
-        .map(|(number, team)| (number, own(team)))
-        .filter(|(_, ownership)| covers(ownership))
-        .max_by(|(a, left), (b, right)| left.samples.total_cmp(&right.samples).then(b.cmp(a)));
-    let by_team = found.and_then(|(team, ownership)| best(&ownership, team, &teams[team]));
+    let of_most = |joined: bool| {
+        let own = |team: &Team| Ownership::new(cut.cells, team, affinity.page_bytes, size_bytes);
+        let numbered = teams.iter().enumerate();
+        let found = numbered
+            .filter(|(_, team)| team.is_joined == joined && team.threads.len() > 1)
+            .map(|(number, team)| (number, own(team)))
+            .filter(|(_, ownership)| covers(ownership))
+            .max_by(|(a, left), (b, right)| left.samples.total_cmp(&right.samples).then(b.cmp(a)));
+        found.and_then(|(team, ownership)| best(&ownership, team, &teams[team]))
+    };
+    let by_team = of_most(false);
     if by_team.as_ref().is_some_and(|one| one.1 >= SKILL_CLEAR) {
         return by_team;
     }
-    // A program may give the main thread a share, too.
-    let joined = teams.iter().filter_map(|team| with_main(teams, team));
-    let found = joined
-        .map(|team| (own(&team), team))
-        .filter(|(ownership, _)| covers(ownership))
-        .max_by(|left, right| left.0.samples.total_cmp(&right.0.samples));
-    let by_joined = found.and_then(|(ownership, team)| {
-        let (pattern, skill) = best(&ownership, 0, &team)?;
-        Some((dealt(pattern, &team, affinity)?, skill))
-    });
+    let by_joined = of_most(true);
     match (by_team, by_joined) {
         (Some(team), Some(joined)) if joined.1 > team.1 + CLEARER => Some(joined),
         (Some(team), _) => Some(team),
         (None, joined) => joined,
     }
-}
-
-/// The main thread, then a team of its process that it is not in.
-fn with_main(teams: &[Team], team: &Team) -> Option<Team> {
-    let main = teams
-        .iter()
-        .find(|other| other.pid == team.pid && other.is_main_alone())
-        .filter(|_| !team.is_main_alone())?;
-    let threads = main.threads.iter().chain(&team.threads).copied().collect();
-    Some(Team {
-        threads,
-        ..team.clone()
-    })
-}
-
-/// A rule over threads of no one team: pieces dealt to them in turn.
-fn dealt(pattern: Pattern, team: &Team, affinity: &Affinity) -> Option<Pattern> {
-    let block_bytes = match pattern {
-        Pattern::Block { block_bytes, .. } | Pattern::BlockCyclic { block_bytes, .. } => {
-            block_bytes
-        }
-        Pattern::PartialBlock {
-            block_bytes,
-            part_bytes,
-            ..
-        } if part_bytes.start == 0 => block_bytes,
-        Pattern::Tiles { .. } => return Some(pattern),
-        _ => return None,
-    };
-    Some(Pattern::Tiles {
-        block_bytes,
-        shares: vec![RowShare {
-            pages: 0..affinity.pages,
-            threads: team.threads.clone(),
-        }],
-    })
 }
 
 /// What a rule is looked for in.

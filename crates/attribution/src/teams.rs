@@ -6,8 +6,8 @@ use nearpage_recording::{Thread, ThreadIndex};
 
 use crate::Team;
 
-/// Teams of the thread table, largest first. Of several threads with one index in a team (a number
-/// used again), the first one counts.
+/// Teams of the thread table, largest first, then the main threads joined with each team that they created. Of several
+/// threads with one index in a team (a number used again), the first one counts.
 pub(crate) fn teams(threads: &[Thread]) -> Vec<Team> {
     let mut members: BTreeMap<(u32, &str), BTreeMap<u32, ThreadIndex>> = BTreeMap::new();
     for (index, thread) in threads.iter().enumerate() {
@@ -21,6 +21,7 @@ pub(crate) fn teams(threads: &[Thread]) -> Vec<Team> {
             name: name.to_owned(),
             pid,
             threads: threads.into_values().collect(),
+            is_joined: false,
         })
         .collect();
     teams.sort_by(|a, b| {
@@ -30,5 +31,76 @@ pub(crate) fn teams(threads: &[Thread]) -> Vec<Team> {
             .then(a.pid.cmp(&b.pid))
             .then(a.name.cmp(&b.name))
     });
+    let joined: Vec<Team> = teams
+        .iter()
+        .filter_map(|team| joined(&teams, team))
+        .collect();
+    teams.extend(joined);
     teams
+}
+
+/// The main thread, then a team of its process that it is not in: a program may give the main thread a share, too.
+fn joined(teams: &[Team], team: &Team) -> Option<Team> {
+    let main = teams
+        .iter()
+        .find(|other| other.pid == team.pid && other.is_main_alone())
+        .filter(|_| !team.is_main_alone())?;
+    Some(Team {
+        name: format!("{}+{}", main.name, team.name),
+        pid: team.pid,
+        threads: main.threads.iter().chain(&team.threads).copied().collect(),
+        is_joined: true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_recording::SampleCounts;
+
+    use super::*;
+
+    #[test]
+    fn a_main_thread_is_joined_with_each_team_that_it_created() {
+        let thread = |pid, team: &str, team_index| Thread {
+            pid,
+            team: team.to_owned(),
+            team_index,
+            tid: pid,
+            name: String::new(),
+            born_ns: 0,
+            died_ns: u64::MAX,
+            order: 0,
+            start: None,
+            start_function: String::new(),
+            cpus: Vec::new(),
+            counts: SampleCounts::default(),
+        };
+        let threads = [
+            thread(1, "main", 0),
+            thread(1, "worker", 0),
+            thread(1, "worker", 1),
+            thread(1, "logger", 0),
+            thread(2, "openmp", 0),
+            thread(2, "openmp", 1),
+            thread(3, "main", 0),
+        ];
+        let found = teams(&threads);
+        let found: Vec<(&str, Vec<u32>, bool)> = found
+            .iter()
+            .map(|team| {
+                let threads = team.threads.iter().map(|thread| thread.0).collect();
+                (team.name.as_str(), threads, team.is_joined)
+            })
+            .collect();
+        let expected = [
+            ("worker", vec![1, 2], false),
+            ("openmp", vec![4, 5], false),
+            ("logger", vec![3], false),
+            ("main", vec![0], false),
+            ("main", vec![6], false),
+            ("main+worker", vec![0, 1, 2], true),
+            ("main+logger", vec![0, 3], true),
+        ];
+        assert_eq!(found, expected);
+    }
 }

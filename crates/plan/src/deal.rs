@@ -6,7 +6,7 @@ use nearpage_wire::compact_plan::{
 };
 
 use crate::compact::{Tables, run};
-use crate::{Error, Owner, PageRun, Placement, Target, Team};
+use crate::{Error, Owner, PageRun, Placement, Target, Team, threads_of};
 
 /// A scaled list of page runs becomes a block pattern of at most so many shares.
 const SHARES_MAX: u64 = 1 << 16;
@@ -125,7 +125,9 @@ impl Dealer<'_> {
         if team.is_empty() {
             return Ok(known().next().unwrap_or_default());
         }
-        if known().any(|name| name == team) || self.target.teams.contains_key(team) {
+        let is_known =
+            |team: &str| known().any(|name| name == team) || self.target.teams.contains_key(team);
+        if is_known(team) || team.split('+').all(is_known) {
             return Ok(team);
         }
         let known: Vec<String> = known().map(|name| format!("`{name}`")).collect();
@@ -147,8 +149,8 @@ impl Dealer<'_> {
     /// Threads that a team had when the plan was made; 0: the plan does not say.
     fn planned_threads(&self, team: &str) -> Result<u64, Error> {
         let name = self.team_name(team)?;
-        let planned = self.teams.iter().find(|team| team.name == name);
-        Ok(planned.map_or(0, |team| u64::from(team.threads)))
+        let teams = self.teams.iter().copied();
+        Ok(threads_of(teams, name).unwrap_or(0))
     }
 
     /// Bytes of one piece when so many threads share the period.

@@ -239,6 +239,19 @@ pub struct Decision {
     pub effect: Effect,
 }
 
+/// Threads of a team of a plan: of one that it lists, or of several that are joined, as `main+worker` is. None: the plan
+/// does not say.
+pub fn threads_of<'a>(
+    teams: impl IntoIterator<Item = &'a Team> + Clone,
+    name: &str,
+) -> Option<u64> {
+    let of = |name: &str| {
+        let team = teams.clone().into_iter().find(|team| team.name == name)?;
+        Some(u64::from(team.threads))
+    };
+    of(name).or_else(|| name.split('+').map(of).sum())
+}
+
 /// Threads that share work, by start routine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -48,7 +48,7 @@ pub use error::{Error, SyntaxError};
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
     BuildId, CallSiteFrame, Decision, Effect, Layout, Live, NodeWeights, Owner, PageRun, Phase,
-    Placement, Plan, Predicted, Program, Start, Subject, Team, slower_than_first_touch,
+    Placement, Plan, Predicted, Program, Start, Subject, Team, slower_than_first_touch, threads_of,
 };
 pub use libraries::SearchPaths;
 pub use module::{ModuleImage, Symbol};

@@ -106,13 +106,15 @@ impl Target<'_> {
         self.teams.get(team).unwrap_or(&self.threads)
     }
 
-    /// The nodes of the team's threads, in order; at least one.
+    /// The nodes of the team's threads, in order; at least one. The threads of `main+worker` are those of `main`, then
+    /// those of `worker`.
     pub(crate) fn thread_nodes(&self, team: &str) -> Result<Vec<NodeId>, Error> {
-        let nodes: Option<Vec<NodeId>> = self
-            .cpus(team)
-            .iter()
-            .map(|&cpu| self.node_of(cpu))
-            .collect();
+        let parts = match self.teams.contains_key(team) {
+            true => vec![team],
+            false => team.split('+').collect(),
+        };
+        let cpus = parts.into_iter().flat_map(|part| self.cpus(part));
+        let nodes: Option<Vec<NodeId>> = cpus.map(|&cpu| self.node_of(cpu)).collect();
         nodes
             .filter(|nodes| !nodes.is_empty())
             .ok_or_else(|| Error::NoCpu {

@@ -58,6 +58,18 @@ impl<'a> Context<'a> {
             }
             let taken = |name: &str| teams.iter().any(|team| team.0 == name);
             let mut name = team.name.clone();
+            if team.is_joined {
+                let of = |thread: &ThreadIndex| members.get(thread.0 as usize).copied().flatten();
+                let mut parts: Vec<usize> = team
+                    .threads
+                    .iter()
+                    .filter_map(of)
+                    .map(|of: (usize, u32)| of.0)
+                    .collect();
+                parts.dedup();
+                let parts: Vec<&str> = parts.iter().map(|&part| teams[part].0.as_str()).collect();
+                name = parts.join("+");
+            }
             let mut number = 2;
             while taken(&name) {
                 name = format!("{}-{number}", team.name);
@@ -179,10 +191,13 @@ impl<'a> Context<'a> {
         )
     }
 
+    /// Teams as plans name them. Joined ones are named by their parts.
     pub fn plan_teams(&self) -> Vec<Team> {
         let beside_main = self.attribution.beside_main(self.pid);
+        let is_joined = |position: usize| self.attribution.teams[position].is_joined;
         self.teams
             .iter()
+            .filter(|(_, position, _)| !is_joined(*position))
             .map(|(name, _, threads)| {
                 let threads_table = &self.tables.threads;
                 let start = threads

@@ -78,7 +78,7 @@ pub fn thread_nodes(
         .map_or(NodeId(0), |node| node.id);
     let first = node_of_share(0, 1).unwrap_or(fallback);
     let mut nodes = vec![first; threads.len().max(attribution.threads.len())];
-    for team in &attribution.teams {
+    for team in attribution.teams.iter().filter(|team| !team.is_joined) {
         let beside = match team.is_main_alone() {
             true => attribution.beside_main(team.pid),
             false => None,

@@ -317,7 +317,7 @@ fn is_build_of(one: &Input, other: &Input) -> bool {
 /// Name and size of a program's teams, in order of name.
 fn teams(input: &Input) -> Vec<(String, usize)> {
     let teams = input.attribution.teams.iter();
-    let ours = teams.filter(|team| team.pid == input.pid);
+    let ours = teams.filter(|team| team.pid == input.pid && !team.is_joined);
     let mut teams: Vec<_> = ours
         .map(|team| (team.name.clone(), team.threads.len()))
         .collect();

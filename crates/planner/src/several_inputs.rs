@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use nearpage_machine::{Machine, ThreadPlacement};
-use nearpage_plan::{Decision, Placement, Plan, Subject, Team};
+use nearpage_plan::{Decision, Placement, Plan, Subject, Team, threads_of};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -270,8 +270,9 @@ fn resized(placement: &Placement, subject: &Subject, teams: &[Team]) -> Option<P
         _ => return None,
     };
     let threads = |name: &str| {
-        let named = |team: &&Team| name.is_empty() || team.name == name;
-        Some(u64::from(teams.iter().find(named)?.threads.max(1)))
+        let first = teams.first().map(|team| team.name.as_str());
+        let name = if name.is_empty() { first? } else { name };
+        Some(threads_of(teams, name)?.max(1))
     };
     match placement {
         Placement::Block { team } => Some(Placement::BlockCyclic {

@@ -242,6 +242,7 @@ fn attribution() -> Attribution {
             name: "openmp".to_owned(),
             pid: 100,
             threads: (0..32).map(ThreadIndex).collect(),
+            is_joined: false,
         }],
         page_bytes: 4096,
     }

@@ -13,6 +13,7 @@ pub(crate) fn team(threads: u32) -> Vec<Team> {
         name: "openmp".to_owned(),
         pid: 1,
         threads: (0..threads).map(ThreadIndex).collect(),
+        is_joined: false,
     }]
 }
 
@@ -53,6 +54,41 @@ pub(crate) fn sample(
         initialisation: Vec::new(),
         sample_weight: 1.0,
     }
+}
+
+/// Three workers, and the main thread, which takes the first share itself.
+#[test]
+fn a_main_thread_that_takes_a_share_is_in_one_team_with_its_workers() {
+    let single = |name: &str, threads: std::ops::Range<u32>, is_joined| Team {
+        name: name.to_owned(),
+        pid: 1,
+        threads: threads.map(ThreadIndex).collect(),
+        is_joined,
+    };
+    let teams = vec![
+        single("worker", 1..4, false),
+        single("main", 0..1, false),
+        single("main+worker", 0..4, true),
+    ];
+    let size = 4 * MIB;
+    let found = |block: u64| {
+        let mut random = Random(3);
+        let affinity = sample(size, 4_000, &mut random, |offset, _| {
+            (offset / block % 4) as u32
+        });
+        find_pattern(&affinity, size, &teams)
+    };
+    let block = Pattern::Block {
+        team: 2,
+        block_bytes: MIB,
+    };
+    assert_eq!(found(MIB), block);
+    let cyclic = Pattern::BlockCyclic {
+        team: 2,
+        block_bytes: 64 << 10,
+        period_bytes: 256 << 10,
+    };
+    assert_eq!(found(64 << 10), cyclic);
 }
 
 /// As the paper has it: 558 MiB, 32 threads, blocks of 5 MiB, a period of 160 MiB.

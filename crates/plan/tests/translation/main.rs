@@ -18,7 +18,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use nearpage_machine::{Machine, ThreadPlacement, preset, thread_cpus};
+use nearpage_machine::{CpuId, Machine, ThreadPlacement, preset, thread_cpus};
 use nearpage_plan::{
     CallSiteFrame, Compact, Decision, Effect, Error, Later, Mechanism, Pinning, PlaceRule,
     Placement, Plan, Program, ProgramImage, Start, Subject, Target, Team, resolve_command,
@@ -551,6 +551,49 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
             .expect("placed");
         assert_eq!(nodes(&verdict), expected, "{threads} threads");
     }
+}
+
+/// As a main thread that works beside the threads that it created: it comes first.
+#[test]
+fn joined_teams_have_the_threads_of_each() {
+    let compiled = Compiled::new();
+    let image = compiled.image("prog", &[]);
+    let told = compiled.told("prog");
+    let of = |placement: &str, workers: &[u32]| {
+        let mut plan = plan_for(
+            &image,
+            vec![(call_site(&image, told["first"], 38, 8 * PAGE), placement)],
+        );
+        let team = |name: &str, threads| Team {
+            name: name.to_owned(),
+            threads,
+            ..plan.teams[0].clone()
+        };
+        plan.teams = vec![team("worker", 3), team("main", 1)];
+        let machine = machine();
+        let cpus = |cpus: &[u32]| cpus.iter().copied().map(CpuId).collect();
+        let mut target = target(&machine, 4);
+        target.teams = HashMap::from([
+            ("worker".to_owned(), cpus(workers)),
+            ("main".to_owned(), cpus(&[3])),
+        ]);
+        let plans = std::slice::from_ref(&plan);
+        let compact = translate(plans, &[], &target, std::slice::from_ref(&image))?;
+        let verdict = Reference::decode(&compact).evaluate(
+            identity(&image),
+            None,
+            &heap(&image, told["first"]),
+            8 * PAGE,
+        );
+        Ok::<_, Error>(nodes(&verdict.expect("placed")))
+    };
+    let blocks = of("block@main+worker", &[0, 1, 2]).expect("teams of the plan");
+    assert_eq!(blocks, [3, 3, 0, 0, 1, 1, 2, 2]);
+    // The period of four threads' pages stays with two of them.
+    let cyclic = of("block-cyclic:4K@main+worker", &[0]).expect("teams of the plan");
+    assert_eq!(cyclic, [3, 3, 0, 0, 3, 3, 0, 0]);
+    let error = of("block@main+nobody", &[0]).unwrap_err().to_string();
+    assert!(error.contains("main+nobody"), "{error}");
 }
 
 #[test]

@@ -78,6 +78,7 @@ impl Recording {
                 name: "openmp".into(),
                 pid: PID,
                 threads: team,
+                is_joined: false,
             }],
             page_bytes: PAGE,
         };

@@ -483,6 +483,7 @@ fn beside_workers(by_main: f32) -> (Vec<u16>, u32) {
         name: name.to_owned(),
         pid: PID,
         threads: threads.map(ThreadIndex).collect(),
+        is_joined: false,
     };
     recording.attribution.teams = vec![team("worker", 1..4), team("main", 0..1)];
     let nodes = recording.with(&opteron(), |input| input.thread_nodes.to_vec());
