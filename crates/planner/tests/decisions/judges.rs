@@ -158,6 +158,61 @@ fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
     }
 }
 
+/// Blocks of six pages save most, and cost more with an input of another size; shares save little, whatever the size.
+struct FindsCyclicRisky;
+
+impl Judge for FindsCyclicRisky {
+    type Error = std::convert::Infallible;
+
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, Self::Error> {
+        let share = |one: &Decision| match &one.placement {
+            Placement::BlockCyclic { block_bytes, .. } if *block_bytes == 6 * PAGE => -0.06,
+            Placement::BlockCyclic { .. } => 0.05,
+            Placement::Block { .. } => -0.01,
+            _ => 0.1,
+        };
+        let time = |selection: &Selection| {
+            let decisions = alternatives.plan(selection, |_| None).decisions;
+            (1.0 + decisions.iter().map(share).sum::<f64>()) * HOURS_NS
+        };
+        Ok(selections.iter().map(time).collect())
+    }
+
+    fn margins(&self) -> Margins {
+        OF_REPLAYS
+    }
+
+    fn objects_max(&self) -> usize {
+        6
+    }
+}
+
+/// Of a program with such an array nothing was placed.
+#[test]
+fn auto_drops_the_decision_that_costs_too_much_in_another_size_and_keeps_the_others() {
+    let cyclic = Pattern::BlockCyclic {
+        team: 0,
+        block_bytes: 6 * PAGE,
+        period_bytes: 24 * PAGE,
+    };
+    let mut recording = master_initialised(8, cyclic, &block_cells());
+    recording.object("shares", 32, block(), &block_cells());
+    let plan = recording.with(&opteron(), |input| {
+        let Ok(chosen) = choose(input, &Parameters::default(), &mut FindsCyclicRisky);
+        chosen.plan
+    });
+    let placed: Vec<_> = plan
+        .decisions
+        .iter()
+        .map(|one| (one.name.contains("shares"), one.placement.to_string()))
+        .collect();
+    assert_eq!(placed, [(true, "block".to_owned())]);
+}
+
 /// What no simple rule brings near a limit is not looked into.
 #[test]
 fn auto_gives_up_what_takes_too_long() {
