@@ -40,7 +40,7 @@ macro_rules! plain {
         const _: () = assert!(size_of::<$name>() == $bytes, "its layout changed: check that it has no padding");
     )* };
 }
-plain!(Header: 120 Section: 32 Module: 48 Rule: 104 FrameRange: 24 Run: 16 Weight: 8 Pin: 24 Phase: 32 u16: 2 u8: 1);
+plain!(Header: 120 Section: 32 Module: 48 Rule: 112 FrameRange: 24 Run: 16 Weight: 8 Pin: 24 Phase: 32 u16: 2 u8: 1);
 
 /// First entry and how many.
 pub(crate) type Part = [u32; 2];
@@ -68,6 +68,7 @@ pub(crate) fn open_rule() -> Rule {
         module: NONE,
         thread: NONE,
         order: [0, NONE],
+        turn: [0, 1],
         size_bounds_bytes: [0, u64::MAX],
         ..Rule::zeroed()
     }

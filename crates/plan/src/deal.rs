@@ -94,6 +94,21 @@ impl Dealer<'_> {
                     ..place(placement::NODE)
                 }
             }
+            Placement::RoundRobin { .. } if rule.subject != subject::CALL_SITE => {
+                return Err(Error::NotOfCallSite {
+                    rule: self.name.to_owned(),
+                });
+            }
+            Placement::RoundRobin { team } => {
+                let nodes = self.team_nodes(team)?;
+                let count = nodes.len() as u32;
+                let rules = nodes.into_iter().zip(0..).map(|(node, turn)| Rule {
+                    turn: [turn, count],
+                    nodes: self.tables.add_nodes([node]),
+                    ..place(placement::NODE)
+                });
+                return Ok(rules.collect());
+            }
             Placement::Runs(runs) => return self.place_runs(rule, runs),
             Placement::Replicate => {
                 if !self.target.has_copies {

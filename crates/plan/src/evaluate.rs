@@ -116,7 +116,7 @@ impl Compact {
         let frames = |rule: &Rule| part(&tables.frames, rule.frames);
         let alike = |rule: &Rule, other: &Rule| {
             other.subject == subject::CALL_SITE
-                && has_order(other)
+                && other.is_numbered()
                 && other.size_bounds_bytes == rule.size_bounds_bytes
                 && frames(other) == frames(rule)
         };
@@ -253,7 +253,7 @@ impl ProcessRules<'_> {
                 continue;
             }
             let mut fits = !is_site || [NONE, allocation.thread].contains(&rule.thread);
-            if is_site && has_order(rule) {
+            if is_site && rule.is_numbered() {
                 let group = self.groups[index];
                 let known = numbered.iter().find(|(other, _)| *other == group);
                 let number = known.map(|(_, number)| *number).unwrap_or_else(|| {
@@ -262,7 +262,7 @@ impl ProcessRules<'_> {
                     numbered.push((group, *count - 1));
                     *count - 1
                 });
-                fits &= (rule.order[0]..=rule.order[1]).contains(&number);
+                fits &= rule.takes_number(number);
             }
             if fits {
                 winner = winner.or(Some(index));
@@ -286,8 +286,4 @@ impl ProcessRules<'_> {
                 })
             })
     }
-}
-
-fn has_order(rule: &Rule) -> bool {
-    rule.order != [0, NONE]
 }

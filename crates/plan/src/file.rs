@@ -47,6 +47,11 @@ pub enum Placement {
         /// Team; empty: the plan's first.
         team: String,
     },
+    /// Objects of a call site in the order of their allocation, each as a whole, dealt to the threads of the team in order.
+    RoundRobin {
+        /// Name of the team in [`Plan::teams`]; empty: the first one.
+        team: String,
+    },
     /// Pieces of so many bytes dealt to the threads of the team in order.
     BlockCyclic {
         /// Bytes of one piece.

@@ -33,13 +33,16 @@ impl Placement {
             Some((keyword, argument)) => (keyword, Some(argument)),
             None => (pattern, None),
         };
-        if text.contains('@') && !matches!(keyword, "block" | "block-cyclic" | "thread") {
+        if text.contains('@')
+            && !matches!(keyword, "block" | "block-cyclic" | "round-robin" | "thread")
+        {
             return Err(format!(
                 "`{keyword}` is not dealt to threads, so no team goes with it"
             ));
         }
         match (keyword, argument) {
             ("block", None) => Ok(Self::Block { team }),
+            ("round-robin", None) => Ok(Self::RoundRobin { team }),
             ("block-cyclic", Some(size)) => match bytes_of(size)? {
                 0 => Err("a piece of `block-cyclic` has at least one byte".to_owned()),
                 block_bytes => Ok(Self::BlockCyclic { block_bytes, team }),
@@ -55,12 +58,12 @@ impl Placement {
             ("runs", None) => Ok(Self::Runs(Vec::new())),
             ("replicate", None) => Ok(Self::Replicate),
             ("first-touch", None) => Ok(Self::FirstTouch),
-            ("block" | "runs" | "replicate" | "first-touch", Some(_)) => {
+            ("block" | "round-robin" | "runs" | "replicate" | "first-touch", Some(_)) => {
                 Err(format!("`{keyword}` takes nothing after `:`"))
             }
             _ => Err(format!(
-                "`{text}` is not a placement; expected `block`, `block-cyclic:20M`, `interleave`, \
-                 `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `thread:2` or `first-touch`"
+                "`{text}` is not a placement; expected `block`, `block-cyclic:20M`, `round-robin`, \
+                 `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `thread:2` or `first-touch`"
             )),
         }
     }
@@ -72,6 +75,7 @@ impl Placement {
             keyword,
             "block"
                 | "block-cyclic"
+                | "round-robin"
                 | "interleave"
                 | "node"
                 | "thread"
@@ -90,6 +94,7 @@ impl Placement {
             Self::Whole(Owner::Thread { .. })
             | Self::Block { .. }
             | Self::BlockCyclic { .. }
+            | Self::RoundRobin { .. }
             | Self::Runs(_)
             | Self::Replicate => false,
         }
@@ -98,9 +103,10 @@ impl Placement {
     /// Does it name threads, directly or through their team?
     pub fn names_threads(&self) -> bool {
         match self {
-            Self::Block { .. } | Self::BlockCyclic { .. } | Self::Whole(Owner::Thread { .. }) => {
-                true
-            }
+            Self::Block { .. }
+            | Self::BlockCyclic { .. }
+            | Self::RoundRobin { .. }
+            | Self::Whole(Owner::Thread { .. }) => true,
             Self::Runs(runs) => runs
                 .iter()
                 .any(|run| matches!(run.owner, Owner::Thread { .. })),
@@ -117,6 +123,7 @@ impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Block { team } => write!(f, "block{}", AtTeam(team)),
+            Self::RoundRobin { team } => write!(f, "round-robin{}", AtTeam(team)),
             Self::BlockCyclic { block_bytes, team } => {
                 let size = print_size(*block_bytes);
                 write!(f, "block-cyclic:{size}{}", AtTeam(team))
@@ -385,6 +392,7 @@ pub(crate) mod tests {
         let team = || prop_oneof![Just(String::new()), name()];
         prop_oneof![
             team().prop_map(|team| Placement::Block { team }),
+            team().prop_map(|team| Placement::RoundRobin { team }),
             (1u64.., team())
                 .prop_map(|(block_bytes, team)| Placement::BlockCyclic { block_bytes, team }),
             prop::collection::btree_map(any::<u16>().prop_map(NodeId), 1..=WEIGHT_MAX, 0..6)

@@ -152,6 +152,7 @@ fn on_nodes(
         Placement::Whole(_)
         | Placement::Block { .. }
         | Placement::BlockCyclic { .. }
+        | Placement::RoundRobin { .. }
         | Placement::Runs(_) => {}
     }
     let mut runs: Vec<PageRun> = Vec::new();

@@ -20,7 +20,7 @@ use crate::context::{Context, Input};
 use crate::decide::decide;
 use crate::effect::Tally;
 use crate::group::{first_touched, worth_deciding};
-use crate::holder::{Holder, Layout};
+use crate::holder::{Holder, Layout, of_instance};
 use crate::instances::picks;
 use crate::parameters::{Parameters, Policy};
 use crate::subject::{decisions_about, subject};
@@ -182,7 +182,9 @@ fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bo
         about
     });
     let picks = |one: &&Decision| {
-        matches!(&one.subject, Subject::CallSite { order: Some(_), .. }) && !group.uses.is_empty()
+        let by_number = matches!(&one.subject, Subject::CallSite { order: Some(_), .. })
+            || matches!(one.placement, Placement::RoundRobin { .. });
+        by_number && !group.uses.is_empty()
     };
     let spots = match about.iter().flatten().any(picks) {
         true => about.map(|about| of_instances(context, group, &about)),
@@ -221,6 +223,9 @@ fn of_instances(context: &Context, group: &ObjectGroup, about: &[&Decision]) -> 
         let object = context.tables.objects.get(instance.0 as usize)?;
         let picked = |one: &&&Decision| picks(context.tables, &one.subject, object, object.thread);
         let decision = about.iter().find(picked)?;
+        if let Some(holder) = of_instance(&decision.placement, context, object.order) {
+            return Some(spot(context, holder, decision.start));
+        }
         let layout = Layout::new(&decision.placement, context, group.size_bytes)?;
         Some(spot(context, layout.holder(0), decision.start))
     };

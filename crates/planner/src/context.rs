@@ -135,6 +135,14 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// The process's teams as plans name them, nothing for the first, with their threads.
+    pub fn teams(&self) -> impl Iterator<Item = (&str, &'a [ThreadIndex])> {
+        let numbered = self.teams.iter().enumerate();
+        numbered.map(|(number, (name, _, threads))| {
+            (if number == 0 { "" } else { name.as_str() }, *threads)
+        })
+    }
+
     /// Threads of the team that a plan names.
     pub fn team(&self, name: &str) -> Option<&'a [ThreadIndex]> {
         let mut teams = self.teams.iter();

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::effect::{Tally, share_near, under_first_touch, under_layout};
 use crate::first_touch::FirstTouches;
 use crate::holder::Layout;
-use crate::instances::{self, Instances};
+use crate::instances::{self, InstanceTurns, Instances};
 use crate::parameters::{Parameters, Policy};
 use crate::under::{Fate, under};
 use crate::{interleave, object};
@@ -75,6 +75,10 @@ pub(crate) fn decide_group(
     let runs = match instances {
         Instances::OwnToucher => return Vec::new(),
         Instances::Runs(runs) => runs,
+        Instances::RoundRobin(turns) => {
+            let decision = in_turn(context, group, subject, &turns);
+            return decision.into_iter().collect();
+        }
         Instances::Together => {
             let placed = place_together(policy, context, group, parameters);
             let decision = placed.map(|(placement, rule)| {
@@ -121,6 +125,48 @@ pub(crate) fn decide_group(
             })
         })
         .collect()
+}
+
+/// The decision that deals a call site's objects to the threads of a team; none for what is not of a call site.
+fn in_turn(
+    context: &Context,
+    group: &ObjectGroup,
+    subject: &Subject,
+    turns: &InstanceTurns,
+) -> Option<Decision> {
+    let Subject::CallSite {
+        frames, size_bytes, ..
+    } = subject
+    else {
+        return None;
+    };
+    let subject = Subject::CallSite {
+        frames: frames.clone(),
+        size_bytes: *size_bytes,
+        order: None,
+        thread: Some(turns.allocator),
+    };
+    let team = turns.team.clone();
+    let rule = format!(
+        "{}, which threads use in turn ({:.0} % of their accesses)",
+        several(group.instances, "instance"),
+        100.0 * turns.share,
+    );
+    let decision = decided(
+        context,
+        group,
+        subject,
+        Placement::RoundRobin { team },
+        &rule,
+    );
+    Some(Decision {
+        effect: Effect {
+            local_before: None,
+            local_after: turns.share,
+            ..decision.effect
+        },
+        ..decision
+    })
 }
 
 /// The placement of objects that are all treated alike, and the rule in words.

@@ -50,6 +50,27 @@ impl Holder<'_> {
     }
 }
 
+/// Who holds the object of a number among those of its call site; none where the placement does not say it of whole
+/// objects.
+pub(crate) fn of_instance<'a>(
+    placement: &Placement,
+    context: &Context<'a>,
+    number: u32,
+) -> Option<Holder<'a>> {
+    match placement {
+        Placement::RoundRobin { team } => {
+            let threads = context.team(team)?;
+            let turn = (number as usize).checked_rem(threads.len())?;
+            Some(Holder::Thread(threads[turn]))
+        }
+        Placement::Whole(_) => match Layout::new(placement, context, 0)? {
+            Layout::Whole(holder) => Some(holder),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// A placement with its owners looked up, ready to be asked about offsets.
 pub(crate) enum Layout<'a> {
     Shares {
@@ -68,7 +89,8 @@ pub(crate) enum Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// `None` for what is left to first touch, and for owners that the recording does not have.
+    /// `None` for what is left to first touch, for owners that the recording does not have, and for objects that are dealt
+    /// round-robin, whose place is their number's ([`of_instance`]).
     pub fn new(placement: &Placement, context: &Context<'a>, size_bytes: u64) -> Option<Self> {
         let team = |name: &str| context.team(name).filter(|threads| !threads.is_empty());
         let holder = |owner: &Owner| match owner {
@@ -79,7 +101,7 @@ impl<'a> Layout<'a> {
             }
         };
         match placement {
-            Placement::FirstTouch => None,
+            Placement::FirstTouch | Placement::RoundRobin { .. } => None,
             Placement::Replicate => Some(Self::Everywhere),
             Placement::Block { team: name } => Some(Self::Shares {
                 threads: team(name)?,

@@ -24,6 +24,19 @@ pub(crate) enum Instances {
     OwnToucher,
     /// Each has its user.
     Runs(Vec<InstanceRun>),
+    /// Each has its user, and users take turns.
+    RoundRobin(InstanceTurns),
+}
+
+/// Instances that the threads of a team use in turn, in the order of allocation.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InstanceTurns {
+    /// Who allocated them: order of creation in the process.
+    pub allocator: u32,
+    /// Their users, as plans name them: empty for the first team.
+    pub team: String,
+    /// Share of their accesses by the thread whose turn it is.
+    pub share: f64,
 }
 
 /// Consecutive instances of one user.
@@ -130,6 +143,16 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
     }
     let by_allocator = by_allocator(context, &uses);
     let is_only = by_allocator.len() == 1;
+    if is_only
+        && let Some((&allocator, cells)) = by_allocator.first_key_value()
+        && let Some((team, share)) = in_turn(context, cells, parameters)
+    {
+        return Instances::RoundRobin(InstanceTurns {
+            allocator,
+            team,
+            share,
+        });
+    }
     let mut runs: Vec<InstanceRun> = Vec::new();
     for (allocator, cells) in by_allocator {
         let affinity = Affinity {
@@ -152,6 +175,24 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
         true => Instances::Together,
         false => Instances::Runs(runs),
     }
+}
+
+/// The team whose threads use instances in turn, and the share of their accesses by the thread whose turn it is; none
+/// where no team does. A joined team counts only where no other does.
+fn in_turn(context: &Context, cells: &[Cell], parameters: &Parameters) -> Option<(String, f64)> {
+    let all: f64 = cells.iter().map(Cell::accesses).sum();
+    let by_turn = |threads: &[ThreadIndex]| {
+        let own = cells
+            .iter()
+            .filter(|cell| threads[cell.page as usize % threads.len()] == cell.thread);
+        own.map(Cell::accesses).sum::<f64>() / all.max(f64::MIN_POSITIVE)
+    };
+    let teams = context.teams().filter(|(_, threads)| threads.len() > 1);
+    let shares = teams.map(|(team, threads)| (team, by_turn(threads)));
+    shares
+        .filter(|(_, share)| *share >= parameters.instance_share_min)
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .map(|(team, share)| (team.to_owned(), share))
 }
 
 /// Do the instances' users touch them first, not who allocated them? Page faults tell, else what was done to them before

@@ -7,7 +7,7 @@ use nearpage_recording::{Object, ThreadIndex};
 use crate::context::Context;
 use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_layout};
 use crate::first_touch::FirstTouchBasis;
-use crate::holder::{Holder, Layout};
+use crate::holder::{Holder, Layout, of_instance};
 use crate::instances::{self, Instances, picks, touched_by_users};
 use crate::parameters::Parameters;
 
@@ -138,19 +138,19 @@ fn instances_decided<'a, C: Count>(
             if !picks(context.tables, &decision.subject, object, Some(allocator)) {
                 return None;
             }
-            match (
-                &decision.placement,
-                Layout::new(&decision.placement, context, group.size_bytes)?,
-            ) {
-                (Placement::Whole(_), Layout::Whole(holder)) => Some(holder),
-                _ => None,
-            }
+            of_instance(&decision.placement, context, object.order)
         })
     };
     // Where decisions for the whole call site spread its objects, page by page is all that is known.
     let layout = decisions
         .first()
-        .filter(|decision| !matches!(decision.placement, Placement::Whole(_)))
+        .filter(|decision| {
+            let of_instances = matches!(
+                decision.placement,
+                Placement::Whole(_) | Placement::RoundRobin { .. }
+            );
+            !of_instances
+        })
         .and_then(|decision| Layout::new(&decision.placement, context, group.size_bytes));
     match layout {
         Some(layout) => under_layout(context, group, &layout),

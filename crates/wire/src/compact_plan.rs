@@ -15,7 +15,7 @@
 //! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
 
 /// First eight bytes; the last is the version.
-pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x06";
+pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x07";
 /// "No index", "any" in 32-bit fields.
 pub const NONE: u32 = u32::MAX;
 
@@ -223,6 +223,22 @@ pub struct Rule {
     pub runs: [u32; 2],
     /// WEIGHTED_INTERLEAVE: first weight and how many.
     pub weights: [u32; 2],
+    /// CALL_SITE: of the numbers in `order` it takes those that leave the first when divided by the second. `[0, 1]`: all.
+    pub turn: [u32; 2],
+}
+
+impl Rule {
+    /// Does it take some of the objects of its call site alone, by their numbers?
+    pub fn is_numbered(&self) -> bool {
+        self.order != [0, NONE] || self.turn != [0, 1]
+    }
+
+    /// Does it take the object of this number?
+    pub fn takes_number(&self, number: u32) -> bool {
+        let [first, last] = self.order;
+        let [turn, count] = self.turn;
+        (first..=last).contains(&number) && number.checked_rem(count) == Some(turn)
+    }
 }
 
 /// A frame of a call site: a return address in `module` between `low` and `high`, inclusive.

@@ -553,6 +553,40 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
     }
 }
 
+#[test]
+fn objects_of_a_call_site_go_round_the_threads_of_any_team() {
+    let compiled = Compiled::new();
+    let image = compiled.image("prog", &[]);
+    let told = compiled.told("prog");
+    let site = call_site(&image, told["first"], 38, 2 * PAGE);
+    let plan = plan_for(&image, vec![(site, "round-robin")]);
+    let machine = machine();
+    for threads in [3, 4] {
+        let compact = translate(
+            std::slice::from_ref(&plan),
+            &[],
+            &target(&machine, threads),
+            std::slice::from_ref(&image),
+        )
+        .expect("a call site's objects");
+        let reference = Reference::decode(&compact);
+        for number in 0..9 {
+            let object = Seen::Heap {
+                frames: vec![(identity(&image), told["first"])],
+                order: number,
+                thread: 0,
+            };
+            let verdict = reference.evaluate(identity(&image), None, &object, 2 * PAGE);
+            let turn = number % threads as u32;
+            assert_eq!(nodes(&verdict.expect("placed")), [turn, turn], "{number}");
+        }
+    }
+    let error = by_hand("heap>=1M=round-robin", &[], 4)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("call site"), "{error}");
+}
+
 /// As a main thread that works beside the threads that it created: it comes first.
 #[test]
 fn joined_teams_have_the_threads_of_each() {

@@ -64,7 +64,7 @@ const PINS: usize = 7;
 const NAMES: usize = 8;
 const PHASES: usize = 9;
 /// Bytes of an entry of each table.
-const ENTRY: [usize; 10] = [32, 48, 104, 24, 16, 2, 8, 24, 1, 32];
+const ENTRY: [usize; 10] = [32, 48, 112, 24, 16, 2, 8, 24, 1, 32];
 
 impl Reference {
     pub fn decode(compact: &Compact) -> Self {
@@ -316,6 +316,7 @@ impl Reference {
                 };
                 (by == NONE || by == *thread)
                     && (self.u32(rule + 24)..=self.u32(rule + 28)).contains(order)
+                    && order % self.u32(rule + 108) == self.u32(rule + 104)
                     && wanted.len() <= frames.len()
                     && wanted.iter().zip(frames).all(frame)
             }

@@ -327,7 +327,11 @@ pub(super) fn later(group: &ObjectGroup, choice: &Choice, start: Start) -> Optio
     let [decision] = choice.decisions.as_slice() else {
         return None;
     };
-    let same = decision.start == start || decision.placement == Placement::Replicate;
+    let same = decision.start == start
+        || matches!(
+            decision.placement,
+            Placement::Replicate | Placement::RoundRobin { .. }
+        );
     if same || group.affinity.initialisation.is_empty() {
         return None;
     }

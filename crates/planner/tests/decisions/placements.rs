@@ -387,6 +387,47 @@ fn instances_go_to_their_users_in_order_of_allocation() {
     assert_eq!(recording.decide(Policy::Object, &opteron()).decisions, []);
 }
 
+/// A buffer for each thread, or several, dealt to them in the order of allocation: that holds for any number of threads.
+#[test]
+fn instances_that_threads_use_in_turn_are_dealt_round_robin() {
+    for count in [4, 11] {
+        let mut recording = Recording::new(4);
+        let cells: Vec<_> = (0..4)
+            .flat_map(|page| (0..4).map(move |thread| (page, thread, 4.0)))
+            .collect();
+        recording.object("buffers", 4, Pattern::Shared, &cells);
+        recording.tables.objects.clear();
+        for order in 0..count {
+            recording.tables.objects.push(object(0, 0, order, 4 * PAGE));
+        }
+        let group = &mut recording.attribution.objects[0];
+        group.instances = count.into();
+        group.samples = (0..count).map(ObjectId).collect();
+        group.uses = (0..count)
+            .map(|order| InstanceUse {
+                object: ObjectId(order),
+                thread: ThreadIndex(order % 4),
+                accesses: 8.0,
+                samples: 8.0,
+                cost_ns: 8e6,
+            })
+            .collect();
+        for policy in [Policy::Object, Policy::Auto] {
+            let plan = recording.decide(policy, &opteron());
+            let decision = only(&plan);
+            let team = String::new();
+            assert_eq!(decision.placement, Placement::RoundRobin { team });
+            let Subject::CallSite { order, thread, .. } = &decision.subject else {
+                panic!("{:?}", decision.subject);
+            };
+            assert_eq!((*order, *thread), (None, Some(0)));
+            let prediction = recording.predict(&plan, &opteron());
+            assert_eq!(prediction.planned.local_share, 1.0);
+            assert!(prediction.first_touch.local_share < 0.3);
+        }
+    }
+}
+
 #[test]
 fn threads_of_other_processes_do_not_count() {
     let mut recording = Recording::new(8);

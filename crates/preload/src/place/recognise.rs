@@ -145,10 +145,6 @@ pub struct Recogniser<'a> {
     pub threads: &'a Threads,
 }
 
-fn has_order(rule: &Rule) -> bool {
-    rule.order != [0, NONE]
-}
-
 impl Recogniser<'_> {
     /// Marks rules that make no sense, and gives rules with an order the counter they share with
     /// others of the same call site and size range.
@@ -157,10 +153,10 @@ impl Recogniser<'_> {
             counters
                 .ignored
                 .store((!self.plan.is_sound(rule)).into(), Relaxed);
-            if rule.subject == subject::CALL_SITE && has_order(rule) {
+            if rule.subject == subject::CALL_SITE && rule.is_numbered() {
                 let alike = |other: &&Rule| {
                     other.subject == subject::CALL_SITE
-                        && has_order(other)
+                        && other.is_numbered()
                         && other.size_bounds_bytes == rule.size_bounds_bytes
                         && (other.frames == rule.frames
                             || self.plan.frames(other) == self.plan.frames(rule))
@@ -180,7 +176,7 @@ impl Recogniser<'_> {
     pub fn size_bytes_min(&self) -> usize {
         let asked = |rule: &Rule| {
             // Smaller objects are never placed; they matter only where allocations are numbered.
-            let least = if has_order(rule) {
+            let least = if rule.is_numbered() {
                 1
             } else {
                 u64::from(self.plan.header.page_bytes)
@@ -239,19 +235,18 @@ impl Recogniser<'_> {
                 continue;
             }
             let is_site = rule.subject == subject::CALL_SITE;
-            if !is_site || (rule.thread == NONE && !has_order(rule)) {
+            if !is_site || (rule.thread == NONE && !rule.is_numbered()) {
                 winner = winner.or(Some(index));
                 continue;
             }
             let thread = *thread.get_or_insert_with(|| self.threads.current().unwrap_or(NONE));
-            let number = if has_order(rule) {
+            let number = if rule.is_numbered() {
                 self.number(counters.group.load(Relaxed), thread, &mut numbered)
             } else {
                 Some(0)
             };
-            let [first, last] = rule.order;
             if (rule.thread == NONE || rule.thread == thread)
-                && number.is_some_and(|n| (first..=last).contains(&n))
+                && number.is_some_and(|number| rule.takes_number(number))
             {
                 winner = winner.or(Some(index));
             }

@@ -55,6 +55,7 @@ pub const RULE: Rule = Rule {
     module: NONE,
     thread: NONE,
     order: [0, NONE],
+    turn: [0, 1],
     offset: 0,
     size_bytes: 0,
     size_bounds_bytes: [0, u64::MAX],

@@ -160,6 +160,26 @@ fn orders_and_threads() {
 }
 
 #[test]
+fn objects_take_turns() {
+    let here = first as *const () as usize;
+    let turn = |turn| Rule {
+        turn: [turn, 3],
+        ..site([0, 1])
+    };
+    let senseless = Rule {
+        turn: [0, 0],
+        ..site([0, 1])
+    };
+    let rules = std::vec![senseless, turn(0), turn(1), turn(2)];
+    with(rules, &[(here, here)], |recogniser| {
+        for number in 0..10 {
+            let rule = recogniser.recognise(Origin::Heap, 8192, &[here]);
+            assert_eq!(rule, Some(1 + number % 3));
+        }
+    });
+}
+
+#[test]
 fn more_rules_than_a_cached_site_holds() {
     let here = first as *const () as usize;
     let rules = (0..100u32)
