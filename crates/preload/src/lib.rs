@@ -38,6 +38,7 @@
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(test, allow(dead_code))]
 
+pub mod births;
 pub mod bounds;
 pub mod call_site;
 pub use nearpage_wire::checksum;

@@ -4,6 +4,7 @@ use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 
 use super::entry::enter;
+use crate::births::BIRTHS;
 use crate::place::rest;
 use crate::real;
 use crate::replicas;
@@ -60,17 +61,16 @@ unsafe fn create_thread(
     at: usize,
     create: impl FnOnce(usize, usize) -> c_int,
 ) -> c_int {
-    // SAFETY: the attributes are the program's; the record is freed by the new thread, or here when
-    // there is none.
+    // SAFETY: the attributes are the program's; the record is given back by the new thread, or here
+    // when there is none.
     unsafe {
         let Some(birth) = TRACKER.thread_is_created(start, argument, attributes, at) else {
             return create(start, argument);
         };
-        let record = real::malloc(size_of::<Birth>()) as *mut Birth;
-        if record.is_null() {
+        let Some(record) = BIRTHS.take() else {
             TRACKER.thread_is_not_created();
             return create(start, argument);
-        }
+        };
         let result = rest::creating_thread(|resumes_rest| {
             record.write(Birth {
                 resumes_rest,
@@ -80,7 +80,7 @@ unsafe fn create_thread(
         });
         if result != 0 {
             TRACKER.thread_is_not_created();
-            real::free(record as usize);
+            BIRTHS.give_back(record);
         }
         result
     }
@@ -97,7 +97,7 @@ unsafe extern "C" fn begin_thread(record: *mut Birth) -> Start {
     // SAFETY: `create_thread` wrote the record and left it to this thread.
     unsafe {
         let birth = record.read();
-        real::free(record as usize);
+        BIRTHS.give_back(record);
         TRACKER.thread_begins(&birth);
         if birth.resumes_rest {
             rest::resume();

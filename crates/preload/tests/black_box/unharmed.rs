@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use nearpage_wire::allocation_log::Kind;
 
-use crate::harness::{compile, folder, library, observed, same_behaviour};
+use crate::harness::{compile, folder, library, observed, program, same_behaviour};
 
 /// A pipe of which nobody reads; with `full`, there is a reader, and no room.
 fn unread(full: bool) -> (Option<std::io::PipeReader>, OwnedFd) {
@@ -254,5 +254,13 @@ fn programs_with_a_sanitizer_run_as_they_do_without() {
             );
             assert!(run.said().contains(name), "{kind} {how}: {}", run.said());
         }
+    }
+}
+
+/// Under a limit of address space (`ulimit -v`) what an arena sets aside is what the program lacks.
+#[test]
+fn threads_that_allocate_nothing_get_no_arena() {
+    if let Some(run) = program("quiet_threads.c", &[], &[]) {
+        assert_eq!(run.text(), "0 arenas\ndone\n");
     }
 }

@@ -1,0 +1,97 @@
+//! Where a thread's creator leaves what the thread is to know.
+//!
+//! Not in memory of the program's allocator: a thread that frees its record would be given an arena of its own, 64 MiB or
+//! more of address space, which threads that allocate nothing never ask for. Bound: 64 threads that were created and have not
+//! begun, those of a forked process's parent among them; the records of those beyond have a mapping each.
+
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use crate::sys;
+use crate::tracker::Birth;
+
+const PLACES: usize = 64;
+
+/// Records of threads that have not begun.
+pub struct Births {
+    places: [Place; PLACES],
+}
+
+/// Room for one record.
+#[repr(C)]
+struct Place {
+    record: UnsafeCell<MaybeUninit<Birth>>,
+    is_taken: AtomicBool,
+}
+
+// SAFETY: a record belongs to whoever took its place, then to the thread that it was handed to.
+unsafe impl Sync for Births {}
+
+/// Those of this process.
+pub static BIRTHS: Births = Births::new();
+
+impl Births {
+    const fn new() -> Self {
+        Self {
+            places: [const {
+                Place {
+                    record: UnsafeCell::new(MaybeUninit::uninit()),
+                    is_taken: AtomicBool::new(false),
+                }
+            }; PLACES],
+        }
+    }
+
+    /// Room for a record, the caller's until it is [given back](Self::give_back); none where there is no memory.
+    pub fn take(&self) -> Option<*mut Birth> {
+        let is_free = |place: &&Place| {
+            let taken = &place.is_taken;
+            taken
+                .compare_exchange(false, true, Acquire, Relaxed)
+                .is_ok()
+        };
+        match self.places.iter().find(is_free) {
+            Some(place) => Some(place.record.get().cast()),
+            None => Some(sys::reserve(size_of::<Birth>()).ok()? as *mut Birth),
+        }
+    }
+
+    /// Takes back a record that nobody reads any more.
+    ///
+    /// # Safety
+    /// It was [taken](Self::take), and is given back once.
+    pub unsafe fn give_back(&self, record: *mut Birth) {
+        let own = |place: &&Place| place.record.get().cast() == record;
+        match self.places.iter().find(own) {
+            Some(place) => place.is_taken.store(false, Release),
+            // SAFETY: a mapping of our own, by the caller's promise.
+            None => _ = unsafe { sys::munmap(record as usize, size_of::<Birth>()) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_record_has_a_place_of_its_own_and_places_are_used_again() {
+        let births = Births::new();
+        let take = |count: usize| -> BTreeSet<usize> {
+            (0..count)
+                .map(|_| births.take().unwrap() as usize)
+                .collect()
+        };
+        let all = take(PLACES + 3);
+        assert_eq!(all.len(), PLACES + 3);
+        for record in &all {
+            // SAFETY: taken above.
+            unsafe { births.give_back(*record as *mut Birth) };
+        }
+        let again = take(PLACES);
+        assert!(again.is_subset(&all));
+    }
+}
