@@ -76,16 +76,8 @@ impl Dealer<'_> {
                     ..place(placement::WEIGHTED_INTERLEAVE)
                 }
             }
-            // Objects of some numbers are a run of a call site's.
             Placement::Whole(owner) if rule.order != [0, NONE] => {
-                let nodes = self.run_owner_nodes(owner, false)?;
-                let parts = parts(rule.order, nodes.len());
-                let rules = parts.into_iter().zip(nodes).map(|(order, node)| Rule {
-                    order,
-                    nodes: self.tables.add_nodes([node]),
-                    ..place(placement::NODE)
-                });
-                return Ok(rules.collect());
+                return self.place_run(rule, owner);
             }
             Placement::Whole(owner) => {
                 let node = self.owner_node(owner)?;
@@ -94,21 +86,7 @@ impl Dealer<'_> {
                     ..place(placement::NODE)
                 }
             }
-            Placement::RoundRobin { .. } if rule.subject != subject::CALL_SITE => {
-                return Err(Error::NotOfCallSite {
-                    rule: self.name.to_owned(),
-                });
-            }
-            Placement::RoundRobin { team } => {
-                let nodes = self.team_nodes(team)?;
-                let count = nodes.len() as u32;
-                let rules = nodes.into_iter().zip(0..).map(|(node, turn)| Rule {
-                    turn: [turn, count],
-                    nodes: self.tables.add_nodes([node]),
-                    ..place(placement::NODE)
-                });
-                return Ok(rules.collect());
-            }
+            Placement::RoundRobin { team } => return self.place_in_turn(rule, team),
             Placement::Runs(runs) => return self.place_runs(rule, runs),
             Placement::Replicate => {
                 if !self.target.has_copies {
@@ -126,6 +104,37 @@ impl Dealer<'_> {
             }
             Placement::FirstTouch => place(placement::LEAVE),
         }])
+    }
+
+    /// Objects of some numbers, a run of a call site's.
+    fn place_run(&mut self, rule: Rule, owner: &Owner) -> Result<Vec<Rule>, Error> {
+        let nodes = self.run_owner_nodes(owner, false)?;
+        let parts = parts(rule.order, nodes.len());
+        let rules = parts.into_iter().zip(nodes).map(|(order, node)| Rule {
+            order,
+            nodes: self.tables.add_nodes([node]),
+            placement: placement::NODE,
+            ..rule
+        });
+        Ok(rules.collect())
+    }
+
+    /// The objects of a call site, dealt to the threads of a team: a rule for each thread.
+    fn place_in_turn(&mut self, rule: Rule, team: &str) -> Result<Vec<Rule>, Error> {
+        if rule.subject != subject::CALL_SITE {
+            return Err(Error::NotOfCallSite {
+                rule: self.name.to_owned(),
+            });
+        }
+        let nodes = self.team_nodes(team)?;
+        let count = nodes.len() as u32;
+        let rules = nodes.into_iter().zip(0..).map(|(node, turn)| Rule {
+            turn: [turn, count],
+            nodes: self.tables.add_nodes([node]),
+            placement: placement::NODE,
+            ..rule
+        });
+        Ok(rules.collect())
     }
 
     fn checked(&self, nodes: impl Iterator<Item = NodeId>) -> Result<Vec<NodeId>, Error> {

@@ -19,6 +19,7 @@ use nearpage_recording::{
 use proptest::prelude::*;
 
 mod brk_heap;
+mod instances;
 mod judges;
 mod model;
 mod names;

@@ -1,0 +1,108 @@
+//! Call sites that allocate several objects, each for another thread.
+
+use super::*;
+
+/// Eight buffers, allocated in turn by the master, two for each of four threads; the last two were
+/// never sampled.
+#[test]
+fn instances_go_to_their_users_in_order_of_allocation() {
+    let mut recording = Recording::new(4);
+    let cells: Vec<_> = (0..4)
+        .flat_map(|page| (0..3).map(move |thread| (page, thread, 4.0)))
+        .collect();
+    recording.object("buffers", 4, Pattern::Shared, &cells);
+    recording.tables.objects.clear();
+    for order in 0..6 {
+        recording.tables.objects.push(object(0, 0, order, 4 * PAGE));
+    }
+    let group = &mut recording.attribution.objects[0];
+    group.instances = 8;
+    group.samples = (0..6).map(ObjectId).collect();
+    group.uses = (0..6)
+        .map(|order| InstanceUse {
+            object: ObjectId(order),
+            thread: ThreadIndex(order / 2),
+            accesses: 8.0,
+            samples: 8.0,
+            cost_ns: 8e6,
+        })
+        .collect();
+    let plan = recording.decide(Policy::Object, &opteron());
+    let found: Vec<_> = plan
+        .decisions
+        .iter()
+        .map(|decision| match &decision.subject {
+            Subject::CallSite {
+                order: Some(order),
+                thread: Some(0),
+                ..
+            } => (*order, decision.placement.clone()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [((0, 1), 0), ((2, 3), 1), ((4, 7), 2)];
+    assert_eq!(
+        found,
+        expected.map(|(order, index)| (order, Placement::Whole(thread(index))))
+    );
+    let total: f64 = plan
+        .decisions
+        .iter()
+        .map(|decision| decision.effect.cost_share)
+        .sum();
+    assert!((total - 1.0).abs() < 1e-9);
+
+    let prediction = recording.predict(&plan, &opteron());
+    assert!((prediction.first_touch.local_share - 1.0 / 3.0).abs() < 1e-9);
+    assert_eq!(
+        (prediction.planned.local_share, prediction.accesses),
+        (1.0, 48.0)
+    );
+
+    // The same buffers, each allocated by its user.
+    for (order, object) in recording.tables.objects.iter_mut().enumerate() {
+        object.thread = Some(ThreadIndex(order as u32 / 2));
+    }
+    assert_eq!(recording.decide(Policy::Object, &opteron()).decisions, []);
+}
+
+/// A buffer for each thread, or several, dealt to them in the order of allocation: that holds for any number of threads.
+#[test]
+fn instances_that_threads_use_in_turn_are_dealt_round_robin() {
+    for count in [4, 11] {
+        let mut recording = Recording::new(4);
+        let cells: Vec<_> = (0..4)
+            .flat_map(|page| (0..4).map(move |thread| (page, thread, 4.0)))
+            .collect();
+        recording.object("buffers", 4, Pattern::Shared, &cells);
+        recording.tables.objects.clear();
+        for order in 0..count {
+            recording.tables.objects.push(object(0, 0, order, 4 * PAGE));
+        }
+        let group = &mut recording.attribution.objects[0];
+        group.instances = count.into();
+        group.samples = (0..count).map(ObjectId).collect();
+        group.uses = (0..count)
+            .map(|order| InstanceUse {
+                object: ObjectId(order),
+                thread: ThreadIndex(order % 4),
+                accesses: 8.0,
+                samples: 8.0,
+                cost_ns: 8e6,
+            })
+            .collect();
+        for policy in [Policy::Object, Policy::Auto] {
+            let plan = recording.decide(policy, &opteron());
+            let decision = only(&plan);
+            let team = String::new();
+            assert_eq!(decision.placement, Placement::RoundRobin { team });
+            let Subject::CallSite { order, thread, .. } = &decision.subject else {
+                panic!("{:?}", decision.subject);
+            };
+            assert_eq!((*order, *thread), (None, Some(0)));
+            let prediction = recording.predict(&plan, &opteron());
+            assert_eq!(prediction.planned.local_share, 1.0);
+            assert!(prediction.first_touch.local_share < 0.3);
+        }
+    }
+}
