@@ -24,7 +24,8 @@
 //!   otherwise the thread that is behind all others pays.
 //! - **A store to a replicated page** is a fault after which the master copy alone is left, or, under
 //!   `traffic`, the writer's: another node that had a copy then faults at its next miss and gets a
-//!   fresh one. A store faults wherever it hits, as far as the trace has hits (`--keep-hits`).
+//!   fresh one. Stores that hit fault, too: of those the trace has the first to each page in 100,000 instructions
+//!   of a thread, so that a copy outlives a store to its page by no longer.
 //! - **Samples** (`traffic`) are taken of each thread at even distances of its own time, and cost it
 //!   time. Which instruction is sampled is drawn: a miss as often as instructions are misses, and a load
 //!   that hits in the first level, taken to be of the page of the last miss of data, as often as programs load.

@@ -18,6 +18,7 @@ mod plans;
 mod policies;
 mod properties;
 mod scheduling;
+mod store_notes;
 mod traffic;
 
 fn machine(nodes: usize, more: &str) -> Machine {
