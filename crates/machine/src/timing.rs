@@ -184,6 +184,17 @@ pub struct Timing {
     pub assumed: Vec<String>,
 }
 
+impl Timing {
+    /// Instructions that a CPU executes at most between a miss and the arrival of its data: none where
+    /// it waits for each miss.
+    pub fn run_ahead_instructions(&self) -> u64 {
+        match self.outstanding_misses {
+            0 | 1 => 0,
+            _ => self.window_instructions.into(),
+        }
+    }
+}
+
 /// What moving a page costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MoveCost {
