@@ -48,6 +48,7 @@ mod looked_after;
 mod movements;
 mod options;
 mod outcome;
+mod page_counts;
 mod pages;
 mod policy;
 mod post_facto;
@@ -55,6 +56,7 @@ mod programs;
 mod queues;
 mod replay;
 mod schedule;
+mod shared_data;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -73,7 +75,7 @@ use nearpage_online::{
 
 pub use error::Error;
 pub use movements::{Movement, MovementKind, Movements, PageExtent};
-pub use options::{Copy, EVERY_SAMPLED, Flush, Information, Job, NUMBERS, Options};
+pub use options::{Copy, EVERY_SAMPLED, Flush, Information, Job, NUMBERS, Options, Pages};
 pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 pub use policy::{Halves, Home, PhaseHomes, PlanHomes, Policy};
 pub use programs::Programs;
@@ -343,7 +345,11 @@ impl Run<'_> {
             homes,
         } = self;
         let threads = trace.threads()?;
-        Replay::<_, ACTIVE>::new(figures, job, policy, trace, homes, threads)?
+        let shared = match job.options.pages {
+            Pages::All => None,
+            Pages::Shared => Some(shared_data::shared_data(trace)?),
+        };
+        Replay::<_, ACTIVE>::new(figures, job, policy, trace, (homes, shared), threads)?
             .run(timing.clock_ghz, timing.energy.as_ref())
     }
 }

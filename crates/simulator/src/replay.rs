@@ -93,7 +93,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         job: &'a Job,
         policy: P,
         trace: &'a dyn Trace,
-        homes: Option<Vec<Option<u16>>>,
+        (homes, shared): (Option<Vec<Option<u16>>>, Option<Vec<bool>>),
         traced: Vec<ThreadSteps<'a>>,
     ) -> Result<Self, Error> {
         let (nodes, pages) = (figures.nodes, trace.pages());
@@ -113,7 +113,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 trace,
                 figures,
                 job.rule(),
-                homes,
+                (homes, shared),
                 job.options.memory_pages,
                 ACTIVE,
             ),
@@ -473,6 +473,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
     /// Shows a reference to the policy.
     #[inline]
     fn observe(&mut self, number: usize, miss: Miss, copies: Copies) {
+        if !self.pages.may_move(miss.page.0) {
+            return;
+        }
         let thread = &self.threads[number];
         let observation = Observation {
             page: miss.page.0,

@@ -18,6 +18,7 @@ mod plans;
 mod policies;
 mod properties;
 mod scheduling;
+mod shared_data;
 mod store_notes;
 mod traffic;
 
