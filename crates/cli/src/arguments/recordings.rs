@@ -164,6 +164,8 @@ pub enum By {
     Thread,
     /// One row per page, hottest first
     Page,
+    /// Pages against threads, for each of the first five objects in at most --top rows
+    Matrix,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
