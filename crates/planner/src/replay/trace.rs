@@ -83,6 +83,23 @@ impl Replayed {
         }
     }
 
+    /// Objects of a page and more of a recording: process, first page number, number after the last one, and the object.
+    /// In order of place; an object inside another comes after it.
+    pub fn objects<'a>(&self, recording: &'a Recording) -> Vec<(u16, u64, u64, &'a Object)> {
+        let page_bytes = self.trace.pages().page_bytes();
+        let large = |object: &&Object| object.size_bytes >= page_bytes;
+        let placed = |object: &'a Object| {
+            let process = self.processes.iter().position(|&pid| pid == object.pid)?;
+            let first = object.address / page_bytes;
+            let end = object.address.saturating_add(object.size_bytes);
+            Some((process as u16, first, end.div_ceil(page_bytes), object))
+        };
+        let objects = recording.tables.objects.iter().filter(large);
+        let mut objects: Vec<(u16, u64, u64, &Object)> = objects.filter_map(placed).collect();
+        objects.sort_by_key(|&(process, first, end, _)| (process, first, std::cmp::Reverse(end)));
+        objects
+    }
+
     /// Keeps the decoded steps, unless there are too many: a quarter of a replay is decoding them.
     pub fn keep_steps(&mut self) -> Result<(), nearpage_recording::Error> {
         self.keep_steps_within(STEPS_BYTES_MAX)
