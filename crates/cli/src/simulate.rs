@@ -100,26 +100,24 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             .as_ref()
             .map(|programs| together_note(programs, folders.len())),
     );
-    let objects = match traces.as_slice() {
-        [trace] => objects(&recordings[0], trace),
-        // Of programs that run together nobody says whose a process is.
-        _ => Vec::new(),
-    };
     let simulation = Simulation {
         machine: &machine.name,
         recordings: &folders,
         page_bytes: traces[0].trace.pages().page_bytes(),
         outcomes: &outcomes,
         notes: &notes,
-        objects: &objects,
+        objects: &objects(&recordings, &traces),
         threads_elsewhere: &elsewhere,
     };
     print(&arguments, &simulation)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is on the pages of a trace.
-fn objects(recording: &Recording, trace: &Replayed) -> Vec<ObjectPages> {
+/// What is on the pages of a trace; of programs that run together nobody says whose a process is.
+fn objects(recordings: &[Recording], traces: &[Replayed]) -> Vec<ObjectPages> {
+    let ([recording], [trace]) = (recordings, traces) else {
+        return Vec::new();
+    };
     let names = Names::new(&recording.tables, &[]);
     let objects = trace.objects(recording).into_iter();
     objects
