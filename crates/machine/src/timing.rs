@@ -185,13 +185,9 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Instructions that a CPU executes at most between a miss and the arrival of its data: none where
-    /// it waits for each miss.
+    /// Instructions that a CPU executes at most before a miss's data arrives: none where it waits for each miss.
     pub fn run_ahead_instructions(&self) -> u64 {
-        match self.outstanding_misses {
-            0 | 1 => 0,
-            _ => self.window_instructions.into(),
-        }
+        u64::from(self.window_instructions) * u64::from(self.outstanding_misses > 1)
     }
 }
 
