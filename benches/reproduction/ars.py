@@ -13,6 +13,9 @@ CHECKS = {check: ["--set", f"check_ns={check}000000"] for check in ["1", "10", "
 CHECKS["1, on"] = ["--set", "check_ns=1000000", "--set", "afresh=0"]
 # "The Round-robin scheme is used as the default allocation policy to initially distribute data" (§5.4).
 INITIAL = ["--initial", "round-robin"]
+# "A mechanism that migrates shared data" (§4), monitored as "shared memory transactions" (§3): heap and own static data that several threads
+# use. Everything else is local to who touches it first.
+SHARED = ["--set", "pages=shared"]
 
 TABLE_2 = {  # mig, p-p, mul, err of Out-U-local, Out-W-local, Out-U, Out-W, In-W.
     "fft": [(41, 0, 0, 0), (89, 0, 0, 0), (69, 0, 0, 0), (27, 0, 0, 0), (96, 0, 0, 3)],
@@ -41,7 +44,7 @@ def run(tools, machine, workload, inputs, where):
     key, tracing = tools.traced(machine, workload, arguments, path)
 
     def simulate(policies, *words):
-        output = tools.command(["simulate", path, "--machine", machine["file"], "--json", "--movements", "0", "--policy", ",".join(policies), *words], 1)
+        output = tools.command(["simulate", path, "--machine", machine["file"], "--json", "--movements", "0", "--policy", ",".join(policies), *SHARED, *words], 1)
         return {result["policy"]: result for result in json.loads(output)["results"]}
 
     def judge():
@@ -51,7 +54,7 @@ def run(tools, machine, workload, inputs, where):
             factors = {factor: simulate(["out-u"], *words, "--set", f"factor={factor}")["out-u"] for factor in FACTORS}
             checks[check] = {"results": simulate(ALGORITHMS, *words), "factors": factors}
         return {**simulate(["round-robin", "post-facto"]), "checks": checks}
-    found, replaying = tools.kept(f"{where}-ars.json", [*key, ALGORITHMS, FACTORS, CHECKS, INITIAL, tools.version], lambda: tools.timed(judge))
+    found, replaying = tools.kept(f"{where}-ars.json", [*key, ALGORITHMS, FACTORS, CHECKS, INITIAL, SHARED, tools.version], lambda: tools.timed(judge))
     return {"input": arguments, **found, "tracing_s": 0 if arguments in names else tracing, "replaying_s": replaying}
 
 

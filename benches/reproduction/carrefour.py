@@ -2,7 +2,7 @@
 import json
 import os
 
-from reproduction import charts, document
+from reproduction import charts, document, seeds
 
 PAPER, PRESET, OTHER = "Carrefour", "carrefour-a", "carrefour-b"
 MECHANISMS = ["replication", "interleaving", "colocation"]
@@ -11,8 +11,6 @@ TOGETHER = ["first-touch", "interleave", "kernel-balancing", "traffic"]
 FIGURE_5 = ["kernel-balancing", "interleave", "traffic"]
 ALONE = [f"traffic, {mechanism}" for mechanism in MECHANISMS]
 ALL_MISSES = "traffic, all misses"
-# What draws at random, and the seeds: its figures are of the run of median time, with the range of all.
-RANDOMISED, SEEDS = {"traffic"}, range(5)
 PARTS = ["compute_ns", "local_stall_ns", "remote_stall_ns", "move_ns", "wait_ns"]
 # "Since thread clustering is well documented and understood, we did not evaluate it" (§3.1).
 STILL = ["--set", "clustering=0"]
@@ -75,14 +73,9 @@ def simulate(tools, machine, recordings, *words):
         output = tools.command(["simulate", *recordings, "--machine", machine["file"], "--json", "--movements", "0", *words], 1)
         return {result["policy"]: result for result in json.loads(output)["results"]}
 
-    found = once(*words)
     where = words.index("--policy")
-    for policy in RANDOMISED & set(found):
-        alone = [*words[:where], "--policy", policy, *words[where + 2:]]
-        runs = [found[policy], *(once(*alone, "--set", f"seed={seed}")[policy] for seed in SEEDS[1:])]
-        runs.sort(key=lambda result: result["time_ns"])
-        found[policy] = {**runs[len(runs) // 2], "seeds": [{key: run[key] for key in ["time_ns", *PARTS]} for run in runs]}
-    return found
+    of_one = lambda policy, *more: once(*words[:where], "--policy", policy, *words[where + 2:], *more)[policy]
+    return seeds.medians(once(*words), words, of_one, ["time_ns", *PARTS])
 
 
 def by_mechanism(tools, machine, recordings, *words):
@@ -268,7 +261,7 @@ def section(found, drawing, clock_ghz=2.3):
     text += "\n#### Table 4: faster than first touch while threads run, with all mechanisms and with one\n\n"
     text += by_mechanism_chart(drawing, "carrefour-table-4", "Table 4: by how much `traffic` is faster than first touch with all mechanisms and with one, published and ours", gained)
     text += document.table(["", "all", "replication", "interleaving", "co-location", "rankings"], rows)
-    text += f"Ours are of the run of median time of {len(SEEDS)} seeds, with the least and the most of them.\n"
+    text += f"Ours are of the run of median time of {len(seeds.SEEDS)} seeds, with the least and the most of them.\n"
     text += "\n#### Table 3: pages, and the memory that replicas take (§4.4)\n\n" + document.table(["", "replicated", "interleaved", "migrated", "collapsed", "more memory, %"], moved)
     text += WHY_4
     text += table_1(runs, drawing, clock_ghz)

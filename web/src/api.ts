@@ -81,7 +81,8 @@ export interface Plan {
 export type Movement = [number, number, string, number, number];
 export interface Movements {
   page_bytes: number; kept: Movement[]; beyond: number; pages_beyond: number;
-  extents: { process: number; address: string; first: string; last: string }[];
+  /** Objects: position of the first page in the extent, pages, name; an object inside another comes later. */
+  extents: { process: number; address: string; first: string; last: string; objects?: [number, number, string][] }[];
 }
 export interface Timeline { part_ns: number; parts: number[][] }
 export interface Result {

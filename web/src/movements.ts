@@ -26,6 +26,10 @@ interface Course {
   nodes: number;
   first: number[];
   last: number[];
+  /** Its process, where there are several, and its address. */
+  address(page: number): string;
+  /** What object is there, "" where none is known. */
+  object(page: number): string;
   name(page: number): string;
   end: number;
 }
@@ -46,18 +50,26 @@ function course(result: Result, nodes: number): Course | null {
     pages += extent.first.length;
   }
   const several = new Set(movements.extents.map((extent) => extent.process)).size > 1;
-  const name = (page: number) => {
+  const extentOf = (page: number) => {
     let [low, high] = [0, begins.length - 1];
     while (low < high) {
       const middle = Math.ceil((low + high) / 2);
       if (begins[middle] <= page) low = middle;
       else high = middle - 1;
     }
-    const extent = movements.extents[low];
-    const address = (BigInt(extent.address) + BigInt(page - begins[low]) * BigInt(movements.page_bytes)).toString(16);
-    return `${several ? `process ${extent.process} ` : ""}0x${address}`;
+    return { extent: movements.extents[low], here: page - begins[low] };
   };
-  return { movements, kept, nodes, first, last, name, end: Math.max(result.time_ns, kept.at(-1)?.[0] ?? 0, 1) };
+  const address = (page: number) => {
+    const { extent, here } = extentOf(page);
+    const at = (BigInt(extent.address) + BigInt(here) * BigInt(movements.page_bytes)).toString(16);
+    return `${several ? `process ${extent.process} ` : ""}0x${at}`;
+  };
+  const object = (page: number) => {
+    const { extent, here } = extentOf(page);
+    return (extent.objects ?? []).findLast(([first, pages]) => first <= here && here < first + pages)?.[2] ?? "";
+  };
+  const name = (page: number) => [address(page), object(page)].filter((text) => text !== "").join(", ");
+  return { movements, kept, nodes, first, last, address, object, name, end: Math.max(result.time_ns, kept.at(-1)?.[0] ?? 0, 1) };
 }
 
 export function movementsView(results: Result[], state: State): Element[] {
@@ -188,7 +200,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
       const went = kept.slice(0, done).filter(([, , kind, from, to]) => from === node && from !== to && moves(kind)).length;
       return [`node ${node} at ${time(now)}`, `home to ${exact(pages[node])} of ${exact(found.first.length)} pages`, `${exact(came)} movements to it so far, ${exact(went)} away`];
     },
-    csv: () => [["time_ns", "page", "address", "what", "from_node", "to_node"], ...kept.map(([ns, page, kind, from, to]) => [ns, page, found.name(page), kind, from, to])],
+    csv: () => [["time_ns", "page", "address", "object", "what", "from_node", "to_node"], ...kept.map(([ns, page, kind, from, to]) => [ns, page, found.address(page), found.object(page), kind, from, to])],
   };
   const clock = h("output", { id: "clock" });
   const slider = h("input", { type: "range", id: "when", min: "0", max: "10000", "aria-label": "time", oninput: () => { now = (end * Number(slider.value)) / 10_000; show(); settle(); } });
@@ -350,7 +362,7 @@ function homesPlot(found: Course, policy: string, state: State): HTMLElement {
             `${back} ping-pong${back === 1 ? "" : "s"}`,
           ];
         },
-        csv: () => [["page", "address", "ping_pongs", "homes"], ...all.map(({ page, homes, back }) => [page, found.name(page), back, homes.join(" ")])],
+        csv: () => [["page", "address", "object", "ping_pongs", "homes"], ...all.map(({ page, homes, back }) => [page, found.address(page), found.object(page), back, homes.join(" ")])],
       };
       return content;
     },
@@ -417,7 +429,7 @@ function locations(found: Course, policy: string, state: State): HTMLElement {
           const moved = found.kept.filter(([, moved]) => moved === page).length;
           return [`page ${exact(page)}: ${found.name(page)}`, `first on node ${first[page]}, last on node ${last[page]}`, `${exact(moved)} movement${moved === 1 ? "" : "s"}`];
         },
-        csv: () => [["page", "address", "first_node", "last_node"], ...first.map((node, page) => [page, found.name(page), node, last[page]])],
+        csv: () => [["page", "address", "object", "first_node", "last_node"], ...first.map((node, page) => [page, found.address(page), found.object(page), node, last[page]])],
       };
       return content;
     },

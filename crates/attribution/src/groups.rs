@@ -11,8 +11,8 @@ const SIZES_DIFFER_WILDLY: u64 = 64;
 /// Objects that are not alone in their group and are followed one by one, at most.
 const FOLLOWED_MAX: usize = 1 << 13;
 
-/// A few objects of one call site, each at least so large, are told from each other.
-const SIBLINGS_MAX: f64 = 8.0;
+/// Up to so many objects of one call site, each at least so large, are told from each other.
+const SIBLINGS_MAX: f64 = 64.0;
 const SIBLING_BYTES_MIN: u64 = 1 << 18;
 
 /// One row to be.

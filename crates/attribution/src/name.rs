@@ -195,6 +195,24 @@ impl<'a> Names<'a> {
         format!("{} ({through})", place(self.tables, frame))
     }
 
+    /// The name of an object, whatever group it is in.
+    pub fn of_object(&self, object: &Object) -> String {
+        let module = module_name(self.tables, object.module);
+        match (object.kind, object.call_site) {
+            (ObjectKind::Heap | ObjectKind::Mapping, Some(site)) => {
+                self.of_call_site(site, object.kind)
+            }
+            (ObjectKind::Static, _) if object.name.is_empty() => {
+                format!("{module}+{:#x}", object.module_offset)
+            }
+            (ObjectKind::Mapping, _) => file_name(&object.name).to_owned(),
+            (ObjectKind::Code, _) => format!("code of {}", file_name(&object.name)),
+            (ObjectKind::Stack, _) => "stack".to_owned(),
+            (ObjectKind::Tls, _) => "thread-local storage".to_owned(),
+            _ => object.name.clone(),
+        }
+    }
+
     /// The name of one of them.
     pub fn of(&self, group: &ObjectGroup) -> String {
         let tables = self.tables;

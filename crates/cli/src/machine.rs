@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use nearpage_machine::{
-    Effort, Error, Machine, Measurement, PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us,
+    Effort, Error, Machine, Matrix, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN,
+    placing_threshold_per_us,
 };
 use nearpage_report::printable;
 use nearpage_sampler::{DEFAULT_COST_SHARE, calibrate as calibrate_samples};
@@ -25,6 +26,9 @@ pub struct MachineOutput {
     version: u32,
     #[serde(flatten)]
     machine: Machine,
+    /// Of `--measure`: standard deviation of the latency over the rounds, row: CPU's node, column: memory's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency_deviation_ns: Option<Matrix>,
 }
 
 /// What `machine --calibrate --json` prints.
@@ -88,10 +92,13 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
     if let Some(output) = &arguments.output {
         WholeFile::check(output)?;
     }
-    let machine = if arguments.measure {
-        measure(arguments.quick)?
-    } else {
-        read(&arguments.machine)?
+    let measured = arguments
+        .measure
+        .then(|| measure(arguments.quick))
+        .transpose()?;
+    let machine = match &measured {
+        Some(measured) => measured.machine.clone(),
+        None => read(&arguments.machine)?,
     };
     if let Some(output) = &arguments.output {
         WholeFile::write(output, machine.to_toml().as_bytes())?;
@@ -100,6 +107,7 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
         json::print(&MachineOutput {
             version: nearpage_recording::JSON_VERSION,
             machine,
+            latency_deviation_ns: measured.map(|measured| measured.latency_deviation_ns),
         })?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -111,7 +119,11 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
             source: printable(&machine.source),
             ..machine
         };
-        machine.to_text(terminal::width())
+        let width = terminal::width();
+        let deviation = measured.map_or_else(String::new, |measured| {
+            machine.deviation_text(&measured.latency_deviation_ns, measured.rounds, width)
+        });
+        machine.to_text(width) + &deviation
     };
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -125,7 +137,7 @@ pub fn read(argument: &str) -> anyhow::Result<Machine> {
     })
 }
 
-fn measure(quick: bool) -> anyhow::Result<Machine> {
+fn measure(quick: bool) -> anyhow::Result<Measured> {
     let effort = if quick { Effort::QUICK } else { Effort::FULL };
     let sys = Path::new(SYS);
     let measurement = Measurement::new(Machine::local(sys)?, effort, sys)?;
@@ -142,7 +154,7 @@ fn measure(quick: bool) -> anyhow::Result<Machine> {
     if quick {
         terminal::say("--quick: the figures say little");
     }
-    Ok(measured.machine)
+    Ok(measured)
 }
 
 /// Prints what placement and samples cost here.

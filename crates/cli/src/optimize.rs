@@ -238,6 +238,8 @@ fn keep(
 struct Side {
     /// Median over the runs.
     elapsed_ns: f64,
+    /// The shortest and the longest of them.
+    elapsed_range_ns: [f64; 2],
     /// Time lost to memory accesses in the first run, all threads.
     cost_ns: f64,
     /// Share of accesses to the CPU's own node in the first run, where nodes were recorded.
@@ -261,6 +263,8 @@ impl Side {
         let remote: f64 = sides().map(|side| side.remote).sum();
         Self {
             elapsed_ns: elapsed.get(elapsed.len() / 2).copied().unwrap_or(0.0),
+            elapsed_range_ns: [elapsed.first(), elapsed.last()]
+                .map(|run| run.copied().unwrap_or(0.0)),
             cost_ns: sides().map(|side| side.cost_ns).sum(),
             local_share: (known > 0.0).then(|| 1.0 - remote / known),
         }
@@ -334,6 +338,13 @@ impl Comparison {
             after.elapsed_ns / 1e9,
             "s",
         );
+        let longest = |side: &Side| side.elapsed_range_ns[1] > side.elapsed_range_ns[0];
+        if longest(before) || longest(after) {
+            for (label, at) in [("  shortest run", 0), ("  longest run", 1)] {
+                let [before, after] = [before, after].map(|side| side.elapsed_range_ns[at] / 1e9);
+                row(label, before, after, "s");
+            }
+        }
         row(
             "lost to memory, all threads",
             before.cost_ns / 1e9,

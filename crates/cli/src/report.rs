@@ -30,6 +30,7 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
         By::Object => nearpage_report::By::Object,
         By::Thread => nearpage_report::By::Thread,
         By::Page => nearpage_report::By::Page,
+        By::Matrix => nearpage_report::By::Matrix,
     };
     let printed = if arguments.json {
         let remote = |group: &ObjectGroup| group.loads.remote + group.stores.remote;

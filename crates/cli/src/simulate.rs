@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
+use nearpage_attribution::Names;
 use nearpage_machine::{Machine, Timing, several};
 use nearpage_online::{Initial, Parameter};
 use nearpage_plan::slower_than_first_touch;
@@ -16,7 +17,7 @@ use nearpage_planner::replay::trace::Replayed;
 use nearpage_recording::Recording;
 use nearpage_recording::trace::{TraceOptions, Tracing};
 use nearpage_report::{
-    Simulation, ThreadsElsewhere, simulation_html, simulation_json, simulation_text,
+    ObjectPages, Simulation, ThreadsElsewhere, simulation_html, simulation_json, simulation_text,
 };
 use nearpage_simulator::{
     Error, Job, NUMBERS, Outcome, PlanHomes, Policy, Programs, Schedule, Trace, simulate,
@@ -105,10 +106,27 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         page_bytes: traces[0].trace.pages().page_bytes(),
         outcomes: &outcomes,
         notes: &notes,
+        objects: &objects(&recordings, &traces),
         threads_elsewhere: &elsewhere,
     };
     print(&arguments, &simulation)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is on the pages of a trace; of programs that run together nobody says whose a process is.
+fn objects(recordings: &[Recording], traces: &[Replayed]) -> Vec<ObjectPages> {
+    let ([recording], [trace]) = (recordings, traces) else {
+        return Vec::new();
+    };
+    let names = Names::new(&recording.tables, &[]);
+    let objects = trace.objects(recording).into_iter();
+    objects
+        .map(|(process, first, end, object)| ObjectPages {
+            process,
+            page_numbers: (first, end),
+            name: names.of_object(object),
+        })
+        .collect()
 }
 
 /// Jobs on the schedule that is asked for.

@@ -22,6 +22,7 @@ use crate::pages::{HotPages, ProcessIndex};
 use crate::policies::Policy;
 use crate::process::{Acted, TargetProcess};
 use crate::wishes::{Wishes, Wishing};
+use fates::Fates;
 
 /// What the accesses of samples stand for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -139,6 +140,7 @@ pub struct Daemon {
     pages: HotPages,
     homes: Homes,
     interleaved: Interleaved,
+    fates: Fates,
     /// Accesses whose page's node the kernel did not tell, or was not asked: of those that the table had no
     /// place for, too.
     without_node: u64,
@@ -177,6 +179,7 @@ impl Daemon {
             pages: HotPages::new(settings.pages),
             homes: Homes::new(settings.pages, only),
             interleaved: Interleaved::default(),
+            fates: Fates::default(),
             without_node: 0,
             mover: Mover::new(settings.limits, settings.page_bytes, settings.pages, now_ns),
             processes: FxHashMap::default(),
@@ -223,6 +226,7 @@ impl Daemon {
         let began_ns = kernel.now_ns();
         let decisions = self.decider.decide(&interval);
         let deciding_ns = kernel.now_ns().saturating_sub(began_ns);
+        self.fates.ask(&decisions.actions);
         let wishes = self.wishes(free, &decisions);
         self.wish_for_threads(observer, &decisions);
         let view = decisions.view;
@@ -251,6 +255,7 @@ impl Daemon {
             now_ns + budget_ns,
             &mut report,
         );
+        self.settle();
         self.moves_ns = report.in_calls_ns;
         self.pages.cool();
         observer.begin_interval();
@@ -379,6 +384,7 @@ impl Daemon {
                 let at = nodes.iter().position(|id| *id == moved.to);
                 if let (Some(number), Some(at)) = (self.pages.number(&moved.page), at) {
                     homes.moved(number, at as u16);
+                    self.fates.moved.push(number);
                 }
             }
             let (ours, all) = local[index.0 as usize];
@@ -446,6 +452,7 @@ fn head(settings: &Settings, machine: &Machine) -> Head {
     }
 }
 
+mod fates;
 mod inputs;
 #[cfg(test)]
 pub(crate) mod tests;

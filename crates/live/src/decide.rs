@@ -2,10 +2,12 @@
 //! why a log of them can be decided again, bit for bit.
 
 use nearpage_online::{
-    Action, Copies, Epoch, Observation, OnlinePolicy, Place, ThreadCounts, ThreadMove, View,
+    Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, Place, ThreadCounts, ThreadMove,
+    View,
 };
 use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, Level, ThreadIndex};
+use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +47,29 @@ pub struct Placed {
     pub process: u16,
     /// Address over page size.
     pub number: u64,
+}
+
+/// Where a page is that an action was about, or that was moved back: what was asked for has been done, or will not be.
+/// In a log two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "(u32, u16)", into = "(u32, u16)")]
+pub struct Settled {
+    /// The page's number.
+    pub page: u32,
+    /// Its node.
+    pub home: u16,
+}
+
+impl From<Settled> for (u32, u16) {
+    fn from(settled: Settled) -> Self {
+        (settled.page, settled.home)
+    }
+}
+
+impl From<(u32, u16)> for Settled {
+    fn from((page, home): (u32, u16)) -> Self {
+        Self { page, home }
+    }
 }
 
 /// What a thread did in an interval.
@@ -110,6 +135,9 @@ pub struct Interval {
     pub free_per_10000: u32,
     /// Nodes without room for more pages, by position.
     pub full: Vec<bool>,
+    /// Pages that actions of earlier intervals were about, before anything below.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settled: Vec<Settled>,
     /// Numbers whose pages are gone, before anything below was seen.
     pub forgotten: Vec<u32>,
     /// What was sampled, in order of time.
@@ -141,6 +169,9 @@ pub struct Decider {
     /// When the policy's epoch began.
     epoch_begin_ns: Option<u64>,
     totals: Totals,
+    /// Actions that the policy asked for, and what became of them has not been told; `None`: it never is, as in logs of
+    /// the first version.
+    open: Option<FxHashMap<u32, Action>>,
 }
 
 /// Observations since the policy's epoch began, of what memory served.
@@ -187,14 +218,23 @@ impl Decider {
             pages,
             epoch_begin_ns: None,
             totals: Totals::of(nodes),
+            open: Some(FxHashMap::default()),
         }
+    }
+
+    /// The same, but the policy is never told what became of its actions.
+    pub fn without_fates(self) -> Self {
+        Self { open: None, ..self }
     }
 
     /// What the policy wants after this interval.
     pub fn decide(&mut self, interval: &Interval) -> Decisions {
         let mut decisions = Decisions::default();
+        for &settled in &interval.settled {
+            self.settle(settled);
+        }
         for &page in &interval.forgotten {
-            self.policy.forget(page);
+            self.forget(page);
         }
         self.epoch_begin_ns.get_or_insert(interval.begin_ns);
         let full = interval.full.iter().take(64).rev();
@@ -208,7 +248,7 @@ impl Decider {
                 epoch_end_ns = self.epoch_end_ns();
             }
             while let Some(placed) = placed.next_if(|placed| placed.after <= at) {
-                self.policy.forget(placed.page);
+                self.forget(placed.page);
                 let place = Place {
                     application: placed.process,
                     number: placed.number,
@@ -221,7 +261,50 @@ impl Decider {
             self.end_epoch(interval, interval.end_ns, &mut decisions);
         }
         decisions.view = Some(self.policy.view());
+        self.remember(&decisions.actions);
         decisions
+    }
+
+    /// The number stands for another page, or for none.
+    fn forget(&mut self, page: u32) {
+        self.policy.forget(page);
+        if let Some(open) = &mut self.open {
+            open.remove(&page);
+        }
+    }
+
+    /// Keeps what was asked for until it is settled. The last word on a page counts: what was asked for before, and not
+    /// done, never will be.
+    fn remember(&mut self, actions: &[Action]) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        for action in actions {
+            if let Some(earlier) = open.insert(action.page, action.clone())
+                && earlier.kind != ActionKind::Replicate
+            {
+                // Where the page is, nobody has told since.
+                self.policy.refused(&earlier, Copies::at(action.node));
+            }
+        }
+    }
+
+    /// Tells the policy where a page is after what it asked for was done, or was not.
+    fn settle(&mut self, Settled { page, home }: Settled) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        if usize::from(home) >= self.nodes || page as usize >= self.pages {
+            return; // A log that was tampered with.
+        }
+        let copies = Copies::at(home);
+        if let Some(action) = open.remove(&page)
+            && (action.node != home || action.kind == ActionKind::Replicate)
+            && action.kind != ActionKind::Collapse
+        {
+            self.policy.refused(&action, copies);
+        }
+        self.policy.settled(page, copies, 0);
     }
 
     /// `full`: bit n says that node n has no room.
@@ -320,139 +403,4 @@ impl Interval {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use nearpage_online::{ActionKind, MigrateReplicate, Setting, Thresholds};
-    use proptest::prelude::*;
-
-    fn policy() -> Box<dyn OnlinePolicy> {
-        let thresholds = Thresholds {
-            trigger: 4,
-            hold: 1,
-            reset_cycles: 1_000_000_000,
-            ..Thresholds::default()
-        };
-        let setting = Setting {
-            nodes: 4,
-            pages: 100,
-            clock_ghz: 1.0,
-            memory_nodes: 0b1111,
-            cpus_per_node: 0,
-            every: 1,
-            seed: 1,
-        };
-        Box::new(MigrateReplicate::new(&thresholds, &setting).expect("consistent thresholds"))
-    }
-
-    fn seen(page: u32, node: u16) -> Observed {
-        Observed {
-            after_ns: 0,
-            page,
-            node,
-            home: 0,
-            thread: 0,
-            kind: AccessKind::Load,
-            level: Level::Unknown,
-        }
-    }
-
-    fn interval(begin_ns: u64, observations: Vec<Observed>) -> Interval {
-        Interval {
-            begin_ns,
-            end_ns: begin_ns + 500_000_000,
-            accesses_per_thousand: 2500,
-            free_per_10000: 9000,
-            full: vec![false; 4],
-            observations,
-            ..Interval::default()
-        }
-    }
-
-    #[test]
-    fn counts_go_on_over_intervals_and_end_with_the_epoch() {
-        let mut decider = Decider::new(policy(), 4, 100);
-        let mut decide = |interval: Interval| decider.decide(&interval).actions;
-        assert!(decide(interval(0, vec![seen(7, 2); 2])).is_empty());
-        let actions = decide(interval(500_000_000, vec![seen(7, 2); 2]));
-        assert_eq!(actions.len(), 1);
-        let action = &actions[0];
-        assert_eq!(
-            (action.page, action.kind, action.node),
-            (7, ActionKind::Migrate, 2)
-        );
-        // The epoch of a second ended with that interval.
-        assert!(decide(interval(1_000_000_000, vec![seen(8, 2); 3])).is_empty());
-        assert!(decide(interval(1_500_000_000, Vec::new())).is_empty());
-        assert!(decide(interval(2_000_000_000, vec![seen(8, 2)])).is_empty());
-    }
-
-    #[test]
-    fn a_number_that_stands_for_another_page_starts_from_nothing() {
-        let mut decider = Decider::new(policy(), 4, 100);
-        let mut interval_of_another = interval(0, vec![seen(7, 2); 4]);
-        interval_of_another.placed = vec![Placed {
-            after: 3,
-            page: 7,
-            process: 1,
-            number: 77,
-        }];
-        assert!(decider.decide(&interval_of_another).actions.is_empty());
-        let mut gone = interval(0, vec![seen(7, 2)]);
-        gone.forgotten = vec![7];
-        let mut decider = Decider::new(policy(), 4, 100);
-        decider.decide(&interval(0, vec![seen(7, 2); 3]));
-        assert!(decider.decide(&gone).actions.is_empty());
-    }
-
-    #[test]
-    fn what_cannot_be_is_passed_over() {
-        let mut decider = Decider::new(policy(), 4, 100);
-        let mut strange = vec![seen(100, 2); 4];
-        strange.extend([seen(7, 4); 4]);
-        strange.extend(
-            [Observed {
-                home: 9,
-                ..seen(7, 1)
-            }; 4],
-        );
-        assert!(decider.decide(&interval(0, strange)).actions.is_empty());
-    }
-
-    #[test]
-    fn samples_stand_for_more_accesses() {
-        let interval = interval(0, Vec::new());
-        assert_eq!(interval.scaled(4), 10);
-        assert_eq!(interval.scaled(u64::MAX), u64::MAX);
-    }
-
-    proptest! {
-        #[test]
-        fn the_same_inputs_give_the_same_decisions_after_a_way_through_a_log(
-            intervals in prop::collection::vec(
-                prop::collection::vec((0u32..20, 0u16..4, 0u16..4, any::<bool>(), 0u8..3, 0u8..8), 0..100),
-                1..10,
-            ),
-        ) {
-            let (mut first, mut second) = (Decider::new(policy(), 4, 100), Decider::new(policy(), 4, 100));
-            for (number, rows) in intervals.into_iter().enumerate() {
-                let mut interval = interval(number as u64 * 500_000_000, Vec::new());
-                for (after, (page, node, home, new, kind, level)) in rows.into_iter().enumerate() {
-                    if new {
-                        let (process, number) = (node, u64::from(page) + 1000);
-                        interval.placed.push(Placed { after, page, process, number });
-                    }
-                    interval.observations.push(Observed {
-                        home,
-                        kind: AccessKind::from_number(kind).expect("a kind"),
-                        level: Level::from_number(level).expect("a level"),
-                        ..seen(page, node)
-                    });
-                }
-                let text = serde_json::to_string(&interval).expect("JSON");
-                let read: Interval = serde_json::from_str(&text).expect("what was written");
-                prop_assert_eq!(&read, &interval);
-                prop_assert_eq!(first.decide(&interval), second.decide(&read));
-            }
-        }
-    }
-}
+mod tests;

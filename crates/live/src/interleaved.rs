@@ -15,6 +15,8 @@ const SAMPLES_MAX: u32 = 32;
 #[derive(Debug, Default)]
 pub struct Interleaved {
     pages: FxHashMap<u32, Box<[u32]>>,
+    /// Pages whose use has changed.
+    ended: Vec<u32>,
 }
 
 impl Interleaved {
@@ -24,7 +26,17 @@ impl Interleaved {
         self.pages.entry(number).or_insert_with(unseen);
     }
 
-    /// The number stands for another page, or for none.
+    /// Is the page with this number interleaved in place of being copied?
+    pub fn has(&self, number: u32) -> bool {
+        self.pages.contains_key(&number)
+    }
+
+    /// Pages that are not interleaved any more, as their use has changed; each once.
+    pub fn take_ended(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// The number stands for another page, or for none; or its copies are not wanted any more.
     pub fn forget(&mut self, number: u32) {
         self.pages.remove(&number);
     }
@@ -54,6 +66,7 @@ impl Interleaved {
         let stays = all < SAMPLES_MIN || others * ONE_IN > all;
         if !stays {
             self.pages.remove(&number);
+            self.ended.push(number);
         }
         stays
     }

@@ -16,8 +16,10 @@ use crate::error::Error;
 use crate::mover::Outcomes;
 use crate::policies::Policy;
 
-/// Version of the log's form.
-pub const VERSION: u32 = 1;
+/// Version of the log's form. Logs of version 1 do not say what became of actions (`settled` of an interval), and policies
+/// were not told.
+pub const VERSION: u32 = 2;
+const VERSION_WITHOUT_FATES: u32 = 1;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -298,9 +300,9 @@ impl Head {
 
     /// The policy, as it was when the daemon started.
     fn decider(&self) -> Result<Decider, String> {
-        if self.nearpage_live != VERSION {
+        if !(VERSION_WITHOUT_FATES..=VERSION).contains(&self.nearpage_live) {
             return Err(format!(
-                "a log of version {}; this nearpage reads version {VERSION}",
+                "a log of version {}; this nearpage reads versions up to {VERSION}",
                 self.nearpage_live
             ));
         }
@@ -319,7 +321,11 @@ impl Head {
         }
         let setting = self.setting();
         let policy = policy.start(&setting).map_err(|error| error.to_string())?;
-        Ok(Decider::new(policy, setting.nodes, setting.pages))
+        let decider = Decider::new(policy, setting.nodes, setting.pages);
+        Ok(match self.nearpage_live {
+            VERSION_WITHOUT_FATES => decider.without_fates(),
+            _ => decider,
+        })
     }
 }
 
@@ -451,7 +457,7 @@ mod tests {
             ("{}\n".to_owned(), "x, line 1: not a log of nearpage live"),
             (
                 line(&version),
-                "x, line 1: a log of version 9; this nearpage reads version 1",
+                "x, line 1: a log of version 9; this nearpage reads versions up to 2",
             ),
             (line(&policy), "x, line 1: no policy `best`"),
             (

@@ -83,6 +83,11 @@ impl TargetProcess {
         self.claim.is_some()
     }
 
+    /// Is a page still to be moved?
+    pub fn is_pending(&self, page: &Page) -> bool {
+        self.pending.contains_key(page)
+    }
+
     /// Wishes that were not carried out yet.
     #[cfg(test)]
     pub fn pending(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{CacheKind, CpuList, Machine, TransparentHugePages};
+use crate::{CacheKind, CpuList, Machine, Matrix, TransparentHugePages};
 
 impl TransparentHugePages {
     /// As the kernel and the machine file write it.
@@ -205,6 +205,19 @@ impl Machine {
             (None, None) => {}
         }
         lines
+    }
+
+    /// The standard deviation of a measured latency, as a matrix like those of [`Machine::to_text`].
+    pub fn deviation_text(&self, deviation_ns: &Matrix, rounds: u32, width: usize) -> String {
+        let mut out = String::new();
+        let title = format!(
+            "standard deviation of the latency in ns, over {}",
+            several(rounds.into(), "round")
+        );
+        self.matrix(&mut out, &title, width, |row, column| {
+            cell(deviation_ns[row][column], 2)
+        });
+        out
     }
 
     fn matrix(

@@ -184,6 +184,13 @@ pub struct Timing {
     pub assumed: Vec<String>,
 }
 
+impl Timing {
+    /// Instructions that a CPU executes at most before a miss's data arrives: none where it waits for each miss.
+    pub fn run_ahead_instructions(&self) -> u64 {
+        u64::from(self.window_instructions) * u64::from(self.outstanding_misses > 1)
+    }
+}
+
 /// What moving a page costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MoveCost {

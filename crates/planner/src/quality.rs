@@ -5,9 +5,13 @@
 //! have none, whatever a plan would make of their neighbours. Objects are recognised in the other
 //! recording as a plan recognises them, so the two may be of different runs; pages are counted from
 //! the object's first one.
+//!
+//! Hints are for what the paper's tool places: the program's own static data, and what the program's own code
+//! allocates, objects smaller than a page among them. Libraries' data and what they allocate for themselves have none.
 
-use nearpage_attribution::ObjectGroup;
-use nearpage_recording::ObjectKind;
+use nearpage_attribution::{ObjectGroup, ObjectName};
+use nearpage_recording::{Module, ModuleId, ObjectKind};
+use nearpage_wire::is_allocator_module;
 
 use crate::affinity::{Equation, hints};
 use crate::context::{Context, Input};
@@ -68,20 +72,17 @@ pub fn quality(reference: &Input, recording: &Input, policy: Policy) -> Quality 
         Policy::HopSensitive => Equation::HopSensitive,
         _ => Equation::Uniform,
     };
-    let (reference, ours) = (
-        (Context::new(reference), reference.attribution),
-        (Context::new(recording), recording.attribution),
-    );
+    let expected = placeable(reference);
+    let mut unmatched = placeable(recording);
+    let (reference, ours) = (Context::new(reference), Context::new(recording));
     let mut quality = Quality::default();
-    let mut unmatched: Vec<&ObjectGroup> = ours.1.objects.iter().filter(placeable).collect();
-    for group in reference.1.objects.iter().filter(placeable) {
-        let Some(own) = subject(reference.0.tables, group) else {
+    for group in expected {
+        let Some(own) = subject(reference.tables, group) else {
             continue;
         };
         let found = unmatched.iter().position(|other| {
             other.kind == group.kind
-                && subject(ours.0.tables, other)
-                    .is_some_and(|other| means(&own, &other, group.kind))
+                && subject(ours.tables, other).is_some_and(|other| means(&own, &other, group.kind))
         });
         let other = found.map(|position| unmatched.remove(position));
         // Objects too large to be kept page by page are compared by the larger unit of the two.
@@ -89,9 +90,9 @@ pub fn quality(reference: &Input, recording: &Input, policy: Policy) -> Quality 
             .into_iter()
             .flatten()
             .map(|group| group.affinity.page_bytes)
-            .fold(reference.0.page_bytes, u64::max);
-        let expected = hints(&reference.0, group, equation, unit);
-        let found = other.map_or(Vec::new(), |other| hints(&ours.0, other, equation, unit));
+            .fold(reference.page_bytes, u64::max);
+        let expected = hints(&reference, group, equation, unit);
+        let found = other.map_or(Vec::new(), |other| hints(&ours, other, equation, unit));
         quality.reference += expected.len() as u64;
         quality.recording += found.len() as u64;
         let mut found = found.into_iter().peekable();
@@ -104,18 +105,46 @@ pub fn quality(reference: &Input, recording: &Input, policy: Policy) -> Quality 
         }
     }
     for group in unmatched {
-        if subject(ours.0.tables, group).is_some() {
-            let unit = group.affinity.page_bytes.max(ours.0.page_bytes);
-            quality.recording += hints(&ours.0, group, equation, unit).len() as u64;
+        if subject(ours.tables, group).is_some() {
+            let unit = group.affinity.page_bytes.max(ours.page_bytes);
+            quality.recording += hints(&ours, group, equation, unit).len() as u64;
         }
     }
     quality
 }
 
-/// What a plan can place.
-fn placeable(group: &&ObjectGroup) -> bool {
-    matches!(
-        group.kind,
-        ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping
-    )
+/// The groups that hints are about.
+fn placeable<'a>(input: &Input<'a>) -> Vec<&'a ObjectGroup> {
+    let objects = &input.attribution.objects;
+    objects
+        .iter()
+        .filter(|group| match group.kind {
+            ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping => {
+                is_of_program(input, group)
+            }
+            ObjectKind::HeapArea => true,
+            _ => false,
+        })
+        .collect()
+}
+
+/// Is it the program's own static data, or does the program's own code allocate it? All is, where the program is not
+/// known.
+fn is_of_program(input: &Input, group: &ObjectGroup) -> bool {
+    let executable = &input.program.executable;
+    let file_name = |module: Option<ModuleId>| {
+        let module = module.and_then(|id| input.tables.modules.get(id.0 as usize));
+        module.map_or("", Module::file_name)
+    };
+    let module = match group.name {
+        ObjectName::Symbol(module, _) => Some(file_name(Some(module))),
+        ObjectName::CallSite(site) => {
+            let site = input.tables.call_sites.get(site.0 as usize);
+            let frames = site.map_or(&[][..], |site| &site.frames).iter();
+            let mut modules = frames.map(|frame| file_name(frame.module));
+            modules.find(|module| !is_allocator_module(module.as_bytes()))
+        }
+        ObjectName::Other(_) => None,
+    };
+    executable.is_empty() || module.is_none_or(|module| module == executable)
 }

@@ -354,7 +354,7 @@ fn object<'a>(
         stores,
         threads,
         pattern: pattern(group, None),
-        pages: (by == By::Page).then(|| pages(tables, group)),
+        pages: matches!(by, By::Page | By::Matrix).then(|| pages(tables, group)),
         hot: group
             .hot
             .iter()

@@ -21,6 +21,7 @@
 
 mod amount;
 mod json;
+mod matrix;
 mod name;
 mod printable;
 mod profile;
@@ -39,7 +40,7 @@ pub use name::pattern_words;
 pub use printable::{printable, shorten, width};
 pub use profile::{ProfileError, ProfileFormat, Written, write_profile};
 pub use simulation::{
-    MovementsOutput, Simulation, SimulationOutput, ThreadsElsewhere, simulation_html,
+    MovementsOutput, ObjectPages, Simulation, SimulationOutput, ThreadsElsewhere, simulation_html,
     simulation_json, simulation_text,
 };
 pub use table::wrapped;

@@ -15,7 +15,7 @@ use crate::amount::{count, percent, time};
 use crate::printable::{printable, shorten, width};
 use crate::table::{Column, lines, wrap};
 
-pub use self::course::MovementsOutput;
+pub use self::course::{MovementsOutput, ObjectPages};
 pub use self::html::simulation_html;
 pub use self::output::{SimulationOutput, simulation_json};
 
@@ -32,6 +32,8 @@ pub struct Simulation<'a> {
     pub outcomes: &'a [Outcome],
     /// Lines for the user: what was assumed, what is approximate.
     pub notes: &'a [String],
+    /// What is on their pages, in order.
+    pub objects: &'a [ObjectPages],
     /// Plans for threads that run elsewhere than they do here.
     pub threads_elsewhere: &'a [ThreadsElsewhere],
 }
@@ -270,6 +272,7 @@ mod tests {
             page_bytes: 4096,
             outcomes,
             notes: &[],
+            objects: &[],
             threads_elsewhere: &[],
         }
     }

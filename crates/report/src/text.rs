@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     Content, Locate,
     amount::{bytes, count, percent, time},
+    matrix::matrix,
     name::{hot_frame, pattern_words},
     printable::printable,
     table::{Column, lines, wrap, wrapped},
@@ -26,6 +27,8 @@ pub enum By {
     Thread,
     /// A page of an object.
     Page,
+    /// Some pages of an object, with a column for each thread.
+    Matrix,
 }
 
 /// Which accesses are shown.
@@ -84,6 +87,8 @@ impl Default for TextOptions {
 
 /// Narrower than this, lines are wider than the terminal.
 const WIDTH_MIN: usize = 40;
+/// Objects whose matrix is shown, at most.
+const MATRICES_MAX: usize = 5;
 /// Indentation of what belongs to the row above.
 const INDENT: usize = 6;
 
@@ -106,6 +111,7 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
         }
         By::Thread => page.threads(&mut out),
         By::Page => page.pages(&mut out),
+        By::Matrix => page.matrices(&mut out),
     }
     if let Some(statistics) = content.trace {
         out.push('\n');
@@ -370,6 +376,35 @@ impl Page<'_> {
             let _ = writeln!(out, "{indent}{details}");
         }
         out.push_str(&rest);
+    }
+
+    /// The matrix of pages and threads of each of the first objects.
+    fn matrices(&self, out: &mut String) {
+        let Content {
+            attribution,
+            tables,
+            ..
+        } = self.content;
+        let shown = |group: &ObjectGroup| self.shown(&group.loads, &group.stores);
+        let all: Vec<Shown> = attribution.objects.iter().map(shown).collect();
+        let (mut order, _) = self.order(&all);
+        let more = order.split_off(MATRICES_MAX.min(order.len()));
+        let names = Names::new(tables, &attribution.objects);
+        for &row in &order {
+            let group = &attribution.objects[row];
+            let name = printable(&names.of(group));
+            if let Some(matrix) = matrix(tables, group, &name, &self.options) {
+                out.push('\n');
+                out.push_str(&matrix);
+            }
+        }
+        if !more.is_empty() {
+            let more = several(more.len() as u64, "object");
+            let _ = writeln!(
+                out,
+                "… and {more} more: --json --by page has all pages of all objects"
+            );
+        }
     }
 
     fn threads(&self, out: &mut String) {

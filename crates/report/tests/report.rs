@@ -308,7 +308,7 @@ fn without_accesses_there_is_no_table() {
         ..attribution()
     };
     let tables = tables();
-    for by in [By::Object, By::Thread, By::Page] {
+    for by in [By::Object, By::Thread, By::Page, By::Matrix] {
         let content = Content {
             attribution: &attribution,
             tables: &tables,
@@ -477,6 +477,66 @@ fn json_by_page_has_the_matrix_of_pages_and_threads() {
     assert_eq!(pages[0]["at_bytes"], u64::from(first) * affinity.page_bytes);
 }
 
+/// Of the text of a matrix: titles of all columns, and the sum of all cells.
+fn matrix_of(text: &str) -> (Vec<String>, f64) {
+    let lines = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let amount = |cell: &str| match cell.strip_suffix('k') {
+        Some(thousands) => 1000.0 * thousands.parse::<f64>().expect("a number"),
+        None => cell.parse::<f64>().unwrap_or(0.0),
+    };
+    let (mut threads, mut sum, mut columns) = (Vec::new(), 0.0, 0);
+    for words in lines {
+        match words.as_slice() {
+            ["at", tids @ ..] => {
+                columns = tids.len();
+                threads.extend(tids.iter().map(|tid| (*tid).to_owned()));
+            }
+            row if columns > 0 && row.len() > columns => {
+                sum += row[row.len() - columns..]
+                    .iter()
+                    .map(|cell| amount(cell))
+                    .sum::<f64>();
+            }
+            _ => columns = 0,
+        }
+    }
+    (threads, sum)
+}
+
+#[test]
+fn matrices_have_every_access_however_few_rows_and_columns_there_are() {
+    let attribution = attribution();
+    let affinity = &attribution.objects[0].affinity;
+    let cells = || affinity.cells.iter().chain(&affinity.initialisation);
+    let loads: f32 = cells().map(|cell| cell.loads).sum();
+    let users: std::collections::BTreeSet<_> = cells()
+        .filter(|cell| cell.loads > 0.0)
+        .map(|cell| cell.thread)
+        .collect();
+    for (columns, top) in [(40, 3), (80, 20), (300, 100_000)] {
+        let report = render(&TextOptions {
+            by: By::Matrix,
+            count: Count::Loads,
+            width: columns,
+            top,
+            ..TextOptions::default()
+        });
+        assert!(
+            report.lines().all(|line| width(line) <= columns),
+            "{report}"
+        );
+        let first = report.split("\n\n").nth(1).expect("the first object's");
+        let (threads, sum) = matrix_of(first);
+        assert_eq!(threads.len(), users.len(), "{first}");
+        assert!(
+            (sum / f64::from(loads) - 1.0).abs() < 0.02,
+            "{sum} of {loads}: {first}"
+        );
+    }
+}
+
 #[test]
 fn stores_alone_leave_out_what_only_loads() {
     let report = render(&TextOptions {
@@ -492,7 +552,7 @@ fn stores_alone_leave_out_what_only_loads() {
 
 #[test]
 fn nothing_hostile_gets_through_and_colour_is_asked_for() {
-    for by in [By::Object, By::Thread, By::Page] {
+    for by in [By::Object, By::Thread, By::Page, By::Matrix] {
         let plain = render(&TextOptions {
             by,
             ..TextOptions::default()

@@ -102,7 +102,7 @@ impl Figures {
             instruction: femtoseconds(timing.cycles_per_instruction / timing.clock_ghz).max(1),
             cycle: femtoseconds(1.0 / timing.clock_ghz),
             outstanding: timing.outstanding_misses as usize,
-            window: timing.window_instructions.into(),
+            window: timing.run_ahead_instructions(),
             latency: by_pair(&|cpu, memory| femtoseconds(timing.latency_ns[cpu][memory])),
             nearest,
             hit: [hit(2), hit(3)],

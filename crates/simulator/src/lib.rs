@@ -24,7 +24,8 @@
 //!   otherwise the thread that is behind all others pays.
 //! - **A store to a replicated page** is a fault after which the master copy alone is left, or, under
 //!   `traffic`, the writer's: another node that had a copy then faults at its next miss and gets a
-//!   fresh one. A store faults wherever it hits, as far as the trace has hits (`--keep-hits`).
+//!   fresh one. Stores that hit fault, too: of those the trace has the first to each page in 100,000 instructions
+//!   of a thread, so that a copy outlives a store to its page by no longer.
 //! - **Samples** (`traffic`) are taken of each thread at even distances of its own time, and cost it
 //!   time. Which instruction is sampled is drawn: a miss as often as instructions are misses, and a load
 //!   that hits in the first level, taken to be of the page of the last miss of data, as often as programs load.
@@ -47,6 +48,7 @@ mod looked_after;
 mod movements;
 mod options;
 mod outcome;
+mod page_counts;
 mod pages;
 mod policy;
 mod post_facto;
@@ -54,6 +56,7 @@ mod programs;
 mod queues;
 mod replay;
 mod schedule;
+mod shared_data;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -72,7 +75,7 @@ use nearpage_online::{
 
 pub use error::Error;
 pub use movements::{Movement, MovementKind, Movements, PageExtent};
-pub use options::{Copy, EVERY_SAMPLED, Flush, Information, Job, NUMBERS, Options};
+pub use options::{Copy, EVERY_SAMPLED, Flush, Information, Job, NUMBERS, Options, Pages};
 pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 pub use policy::{Halves, Home, PhaseHomes, PlanHomes, Policy};
 pub use programs::Programs;
@@ -342,7 +345,11 @@ impl Run<'_> {
             homes,
         } = self;
         let threads = trace.threads()?;
-        Replay::<_, ACTIVE>::new(figures, job, policy, trace, homes, threads)?
+        let shared = match job.options.pages {
+            Pages::All => None,
+            Pages::Shared => Some(shared_data::shared_data(trace)?),
+        };
+        Replay::<_, ACTIVE>::new(figures, job, policy, trace, (homes, shared), threads)?
             .run(timing.clock_ghz, timing.energy.as_ref())
     }
 }

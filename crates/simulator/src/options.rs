@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nearpage_online::{Initial, Parameter, ParameterError};
 
-use self::effects::{OF_STEPS, OF_VIEW};
+use self::effects::{OF_PAGES, OF_STEPS, OF_VIEW};
 use crate::policy::{Home, Policy};
 use crate::schedule::Schedule;
 
@@ -73,6 +73,17 @@ pub enum Copy {
     Hardware,
 }
 
+/// Which pages rules and policies place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// All.
+    #[default]
+    All,
+    /// Those of the heap, of own mappings and of own static data that several threads use: what ARS distributes, monitors and
+    /// moves (§3, §4). The others stay where they are first touched, and no policy is shown them.
+    Shared,
+}
+
 /// How a policy is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -84,6 +95,8 @@ pub struct Options {
     pub latency_cycles_min: u64,
     /// A fixed cost for each page moved, in place of the machine's.
     pub move_ns: Option<u64>,
+    /// Which pages are placed.
+    pub pages: Pages,
     /// Who flushes.
     pub flush: Flush,
     /// Who copies.
@@ -122,6 +135,7 @@ impl Default for Options {
             every: 1,
             latency_cycles_min,
             move_ns: None,
+            pages: Pages::default(),
             flush: Flush::default(),
             copy: Copy::default(),
             batch_pages,
@@ -240,6 +254,7 @@ impl Job {
         let known = OF_STEPS
             .iter()
             .chain(&OF_VIEW)
+            .chain(&OF_PAGES)
             .find(|known| **known == name);
         self.given.extend(known);
         let options = &mut self.options;
@@ -280,6 +295,13 @@ impl Job {
                     "all" => Flush::All,
                     "mapping" => Flush::Mapping,
                     _ => return Err(one_of("all, mapping")),
+                };
+            }
+            "pages" => {
+                options.pages = match value {
+                    "all" => Pages::All,
+                    "shared" => Pages::Shared,
+                    _ => return Err(one_of("all, shared")),
                 };
             }
             "copy" => {
@@ -342,6 +364,9 @@ impl Job {
             slice_ns,
             ..
         } = self.options;
+        if self.options.pages == Pages::Shared {
+            parameters.push(("pages", "shared".to_owned()));
+        }
         parameters.extend(move_ns.map(|ns| ("move_ns", ns.to_string())));
         parameters.extend(memory_pages.map(|pages| ("memory_pages", pages.to_string())));
         parameters.push(("slice_ns", slice_ns.to_string()));
@@ -364,6 +389,13 @@ impl Job {
         } else {
             0
         };
+        // Its object while its users are looked for, and whether it is shared.
+        let entry = entry
+            + if self.options.pages == Pages::Shared {
+                17
+            } else {
+                0
+            };
         // Misses by node; who mapped it, and what was in use.
         let moved = entry + 2 * nodes + mapped + used;
         match self.policy {

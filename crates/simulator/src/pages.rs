@@ -5,6 +5,7 @@ use nearpage_online::{Action, ActionKind, Copies, Initial, fetch_ahead};
 use crate::Error;
 use crate::figures::Figures;
 use crate::movements::{MovementKind, MovementLog, Movements};
+use crate::page_counts::PageCounts;
 use crate::trace::Trace;
 
 /// No node.
@@ -21,43 +22,6 @@ struct Page {
     first: u8,
 }
 
-/// What pages did, and how many there were.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PageCounts {
-    pub migrated: u64,
-    pub replicated: u64,
-    pub interleaved: u64,
-    pub collapsed: u64,
-    /// Fresh copies after a store.
-    pub refreshed: u64,
-    pub reclaimed: u64,
-    pub ping_pong: u64,
-    pub multiple: u64,
-    pub incorrect: u64,
-    pub overcommitted: u64,
-    pub pages_max: u64,
-    /// Pages in use × time in femtoseconds.
-    pub page_time: u128,
-}
-
-impl PageCounts {
-    /// Adds another phase's.
-    pub fn add(&mut self, other: &Self) {
-        self.migrated += other.migrated;
-        self.replicated += other.replicated;
-        self.interleaved += other.interleaved;
-        self.collapsed += other.collapsed;
-        self.refreshed += other.refreshed;
-        self.reclaimed += other.reclaimed;
-        self.ping_pong += other.ping_pong;
-        self.multiple += other.multiple;
-        self.incorrect += other.incorrect;
-        self.overcommitted += other.overcommitted;
-        self.pages_max = self.pages_max.max(other.pages_max);
-        self.page_time += other.page_time;
-    }
-}
-
 /// All pages.
 pub(crate) struct PageTable<'a> {
     trace: &'a dyn Trace,
@@ -66,6 +30,8 @@ pub(crate) struct PageTable<'a> {
     rule: Initial,
     /// Homes that are known beforehand.
     homes: Option<Vec<Option<u16>>>,
+    /// Pages that are placed by rule and policy, where that is not all; the others stay where they are first touched.
+    shared: Option<Vec<bool>>,
     /// Misses of each page by node, where a policy moves pages; a page's are halved when one is full.
     misses: Vec<u16>,
     /// Pages touched so far.
@@ -96,7 +62,7 @@ impl<'a> PageTable<'a> {
         trace: &'a dyn Trace,
         figures: &Figures,
         rule: Initial,
-        homes: Option<Vec<Option<u16>>>,
+        (homes, shared): (Option<Vec<Option<u16>>>, Option<Vec<bool>>),
         limit: Option<u64>,
         moves: bool,
     ) -> Self {
@@ -114,6 +80,7 @@ impl<'a> PageTable<'a> {
             nodes: figures.nodes,
             rule,
             homes,
+            shared,
             misses: vec![0; if moves { pages * figures.nodes } else { 0 }],
             touched: 0,
             used: vec![0; figures.nodes],
@@ -158,6 +125,13 @@ impl<'a> PageTable<'a> {
         entry.is_some_and(|entry| entry.copies != 0)
     }
 
+    /// Is a page placed by rule and policy? Otherwise it stays where it is first touched.
+    #[inline]
+    pub fn may_move(&self, page: u32) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_none_or(|shared| shared[page as usize])
+    }
+
     /// Where a page is that has been touched.
     pub fn copies(&self, page: u32) -> Copies {
         let entry = &self.pages[page as usize];
@@ -198,10 +172,14 @@ impl<'a> PageTable<'a> {
             .as_ref()
             .and_then(|homes| homes.get(page as usize).copied().flatten());
         let order = self.touched;
-        let wanted = given.unwrap_or_else(|| {
+        let by_rule = || {
             let number = self.trace.page_number(page);
             self.rule.home(number, order, node, &figures.memory_nodes)
-        });
+        };
+        let wanted = match self.may_move(page) {
+            true => given.unwrap_or_else(by_rule),
+            false => node,
+        };
         let near = figures.nearest[usize::from(wanted)].iter().copied();
         let home = near
             .clone()

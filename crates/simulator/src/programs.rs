@@ -158,6 +158,11 @@ impl Trace for Programs<'_> {
         self.programs[program as usize].trace.extent(page)
     }
 
+    fn is_data(&self, page: u32) -> bool {
+        let (program, page) = self.pages[page as usize];
+        self.programs[program as usize].trace.is_data(page)
+    }
+
     fn programs(&self) -> usize {
         self.programs.len()
     }

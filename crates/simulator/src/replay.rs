@@ -93,7 +93,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         job: &'a Job,
         policy: P,
         trace: &'a dyn Trace,
-        homes: Option<Vec<Option<u16>>>,
+        (homes, shared): (Option<Vec<Option<u16>>>, Option<Vec<bool>>),
         traced: Vec<ThreadSteps<'a>>,
     ) -> Result<Self, Error> {
         let (nodes, pages) = (figures.nodes, trace.pages());
@@ -113,7 +113,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 trace,
                 figures,
                 job.rule(),
-                homes,
+                (homes, shared),
                 job.options.memory_pages,
                 ACTIVE,
             ),
@@ -370,7 +370,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
 
     /// A reference at the thread's time; `false`: the thread must come back for it later.
     #[inline]
-    fn miss(&mut self, number: usize, miss: Miss) -> Result<bool, Error> {
+    fn miss(&mut self, number: usize, mut miss: Miss) -> Result<bool, Error> {
         let thread = &mut self.threads[number];
         let (node, now, page) = (thread.node, thread.time, miss.page.0);
         let copies = self.pages.find(page, node, now, self.figures)?;
@@ -386,6 +386,13 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             return Ok(false);
         }
         let thread = &mut self.threads[number];
+        miss.instructions = miss.instructions.saturating_add(thread.noted_after);
+        if miss.is_store_note() {
+            // Samples are drawn among the instructions between two misses: a note does not divide these.
+            thread.noted_after = miss.instructions;
+            return Ok(true);
+        }
+        thread.noted_after = 0;
         if demand {
             let from = self.figures.nearest_copy(node, copies.nodes);
             let lines = u64::from(miss.served != Served::Upgrade);
@@ -466,6 +473,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
     /// Shows a reference to the policy.
     #[inline]
     fn observe(&mut self, number: usize, miss: Miss, copies: Copies) {
+        if !self.pages.may_move(miss.page.0) {
+            return;
+        }
         let thread = &self.threads[number];
         let observation = Observation {
             page: miss.page.0,

@@ -18,6 +18,8 @@ mod plans;
 mod policies;
 mod properties;
 mod scheduling;
+mod shared_data;
+mod store_notes;
 mod traffic;
 
 fn machine(nodes: usize, more: &str) -> Machine {

@@ -138,6 +138,8 @@ pub(crate) struct Thread<'a> {
     pub cold: bool,
     /// It has paid for the protection fault of the store that it is at.
     pub faulted: bool,
+    /// Instructions from its last miss to the note of a store that it is at.
+    pub noted_after: u32,
     /// Misses in former phases, and when it last moved.
     misses_before: u64,
     misses_moved: u64,
@@ -184,6 +186,7 @@ impl<'a> Thread<'a> {
             moves: VecDeque::new(),
             cold: false,
             faulted: false,
+            noted_after: 0,
             misses_before: 0,
             misses_moved: 0,
             hot: Vec::new(),

@@ -37,6 +37,13 @@ pub trait Trace: Sync {
         Some((0, self.pages() as u64))
     }
 
+    /// Is a page of the heap, of a mapping of the program's own or of its own static data? Code, stacks and what libraries
+    /// have are not.
+    fn is_data(&self, page: u32) -> bool {
+        let _ = page;
+        true
+    }
+
     /// Pages that are a file's, and which of it: those of several programs are one page.
     fn file_pages(&self) -> Vec<(u32, FilePage)> {
         Vec::new()

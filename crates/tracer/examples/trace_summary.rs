@@ -75,7 +75,10 @@ fn summary(path: &str) -> Result<(), String> {
                     count += 1;
                     let what = match record {
                         Record::Reference(reference) if reference.served == Served::L1 => {
-                            "of_tlb_or_sample"
+                            match reference.tlb_miss || reference.sampled {
+                                true => "of_tlb_or_sample",
+                                false => "of_store",
+                            }
                         }
                         Record::Reference(_) => "misses",
                         Record::FirstTouch { .. } => "first_touch",

@@ -22,6 +22,7 @@ use crate::sets::Place;
 use crate::system;
 use code::{ADDRESS_BITS, UPPER_HALF};
 pub use code::{Code, PlacedRun, Run};
+use references::StoredPages;
 
 /// What QEMU told and the caches have not seen yet: an access, or a block ([`Run`]).
 #[derive(Clone, Copy, Default)]
@@ -118,6 +119,7 @@ pub struct Thread {
     idle: bool,
     /// What the preload library does for itself.
     pub left_out: LeftOut,
+    stored: StoredPages,
 }
 
 /// Where a thread stands in what does not count.
@@ -192,6 +194,7 @@ impl Thread {
             calls: process.lockstep.calls(birth.member),
             idle: false,
             left_out: LeftOut::default(),
+            stored: StoredPages::new(),
         });
         if !thread.stream.has_file() {
             process.loses_totals();

@@ -425,7 +425,7 @@ impl Followed {
                 "part_ns": self.end_ns / self.intervals.max(1),
                 "parts": self.parts,
             },
-            "movements": MovementsOutput::new(&self.movements(), self.page_bytes()),
+            "movements": MovementsOutput::new(&self.movements(), self.page_bytes(), &[]),
         });
         json!({
             "intervals": self.intervals,

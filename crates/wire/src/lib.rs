@@ -130,6 +130,24 @@ pub fn is_runtime_module(file_name: &[u8]) -> bool {
     is_own_module(file_name) || PREFIXES.iter().any(|prefix| file_name.starts_with(prefix))
 }
 
+/// Is this a module (by file name) whose functions allocate on behalf of their caller: allocators, the runtimes of C and
+/// C++, and nearpage itself? The loader and OpenMP runtimes allocate for themselves.
+pub fn is_allocator_module(file_name: &[u8]) -> bool {
+    const FOR_THEMSELVES: [&[u8]; 7] = [
+        b"ld-",
+        b"libpthread",
+        b"libgcc_s",
+        b"libgomp",
+        b"libomp",
+        b"libiomp",
+        b"libdl",
+    ];
+    is_runtime_module(file_name)
+        && !FOR_THEMSELVES
+            .iter()
+            .any(|prefix| file_name.starts_with(prefix))
+}
+
 /// Is this a function, demangled, of the standard library of C++ or Rust? Much of them is templates, which lie in the
 /// program's own module, and which allocate for whoever called them.
 pub fn is_runtime_function(name: &str) -> bool {

@@ -43,7 +43,8 @@ pub struct Thin {
     /// Only loads
     #[arg(long)]
     pub loads_only: bool,
-    /// Follow one reference of a thread at a time, as sampling hardware does
+    /// Follow one reference of a thread at a time, as sampling hardware does: those that the CPU
+    /// issues before it has completed are not seen (none on machines whose CPUs wait for each miss)
     #[arg(long)]
     pub one_in_flight: bool,
     /// What is counted
@@ -163,6 +164,8 @@ pub enum By {
     Thread,
     /// One row per page, hottest first
     Page,
+    /// Pages against threads, for each of the first five objects in at most --top rows
+    Matrix,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

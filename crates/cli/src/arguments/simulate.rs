@@ -67,7 +67,7 @@ pub struct Simulate {
     pub deciding: Deciding,
     /// Set a parameter of the policies that have it (listed below); source (cache, sampled-cache, tlb,
     /// sampled-tlb, loads, clock; of traffic: asked, for the samples that it asks for); or of all:
-    /// flush (all, mapping), copy (cpu, hardware)
+    /// flush (all, mapping), copy (cpu, hardware), pages (all, shared)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Which thread runs where and when: a TOML file (see docs/formats.md). Threads that move are

@@ -29,6 +29,7 @@ impl Daemon {
             full: (0..self.nodes.len())
                 .map(|node| free.is_full(node))
                 .collect(),
+            settled: self.fates.take_settled(),
             forgotten: std::mem::take(&mut self.forgotten),
             move_ns: self.moves_ns,
             ..Interval::default()

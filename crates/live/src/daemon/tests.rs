@@ -1,6 +1,7 @@
 //! The daemon on a program and a kernel that are made up: four nodes, time that passes as it is told.
 
 mod estimates;
+mod fates;
 mod world;
 
 use nearpage_machine::{NodeList, preset};

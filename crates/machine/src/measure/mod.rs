@@ -23,6 +23,7 @@
 mod available;
 mod bandwidth;
 mod kernels;
+mod latency;
 mod memory;
 mod moving;
 mod placing;
@@ -129,6 +130,10 @@ pub struct Measurement {
 pub struct Measured {
     /// As it was, with latencies and bandwidths.
     pub machine: Machine,
+    /// Standard deviation of the latency's rounds, `[CPU's node][memory's node]`.
+    pub latency_deviation_ns: Matrix,
+    /// How many rounds there were.
+    pub rounds: u32,
     /// What to know of the figures, a sentence each.
     pub notes: Vec<String>,
 }
@@ -249,7 +254,7 @@ impl Measurement {
     pub fn run(mut self, progress: &mut dyn FnMut(&str)) -> Result<Measured, MeasureError> {
         let count = self.machine.nodes.len();
         let unknown = || vec![vec![None; count]; count];
-        let mut latency_ns: Matrix = unknown();
+        let (mut latency_ns, mut deviation_ns): (Matrix, Matrix) = (unknown(), unknown());
         let mut bandwidths = Kind::ALL.map(|kind| (kind, unknown()));
         self.machine.loaded_latencies.clear();
         progress("what moving a page takes");
@@ -264,7 +269,9 @@ impl Measurement {
             for (cpu_node, cpus) in &self.cpu_nodes {
                 let from = self.machine.nodes[*cpu_node].id;
                 progress(&format!("latency from node {from} to node {node}"));
-                latency_ns[*cpu_node][memory] = Some(on_cpu(cpus[0], || self.latency_ns(chain))?);
+                let found = on_cpu(cpus[0], || self.latency(chain))?;
+                latency_ns[*cpu_node][memory] = Some(found.median_ns);
+                deviation_ns[*cpu_node][memory] = Some(found.deviation_ns);
             }
             if let Some((cpu, load_cpus)) = self.load_cpus(memory) {
                 for pause in PAUSES {
@@ -302,6 +309,8 @@ impl Measurement {
         machine.source = format!("{system}; latency and bandwidth measured");
         Ok(Measured {
             machine: self.machine,
+            latency_deviation_ns: deviation_ns,
+            rounds: self.effort.rounds,
             notes: self.notes,
         })
     }
@@ -362,30 +371,6 @@ impl Measurement {
         (!others.is_empty()).then_some((first, others))
     }
 
-    /// Median over stretches of 1024 loads, the first round's left out. Stretches are short against
-    /// the kernel's time slices: a thread that had to wait for its CPU shows in few of them.
-    fn latency_ns(&self, chain: &[u64]) -> f64 {
-        let mut at = 0;
-        let mut stretches = Vec::new();
-        for round in 0..=self.effort.rounds {
-            let start = Instant::now();
-            let mut before = start;
-            if round == 1 {
-                stretches.clear();
-            }
-            loop {
-                at = kernels::chase(chain, at, CHASE_STEPS);
-                let now = Instant::now();
-                stretches.push((now - before).as_nanos() as f64 / CHASE_STEPS as f64);
-                before = now;
-                if now - start >= self.effort.round {
-                    break;
-                }
-            }
-        }
-        median(stretches)
-    }
-
     fn loaded(
         &self,
         node: NodeId,
@@ -428,7 +413,7 @@ impl Measurement {
                 ready.wait();
                 // The first round of the chase, which is dropped, warms up the load as well.
                 let start = (Instant::now(), bytes.load(Ordering::Relaxed));
-                let latency_ns = self.latency_ns(chain);
+                let latency_ns = self.latency(chain).median_ns;
                 let read = bytes.load(Ordering::Relaxed) - start.1;
                 let rate = read as f64 / start.0.elapsed().as_secs_f64();
                 done.store(true, Ordering::Relaxed);

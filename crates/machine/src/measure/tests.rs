@@ -91,10 +91,13 @@ fn this_machine_measured_in_no_time() {
     let measurement = Measurement::new(machine, effort, Path::new("/sys")).expect("plan");
     let (cpu_nodes, memory_nodes) = measurement.nodes();
     let mut steps = 0;
-    let machine = measurement
-        .run(&mut |_| steps += 1)
-        .expect("measured")
-        .machine;
+    let measured = measurement.run(&mut |_| steps += 1).expect("measured");
+    let deviations = measured.latency_deviation_ns.iter().flatten().flatten();
+    assert_eq!(deviations.clone().count(), cpu_nodes * memory_nodes);
+    assert!(deviations.clone().all(|ns| ns.is_finite() && *ns >= 0.0));
+    let machine = measured.machine;
+    let text = machine.deviation_text(&measured.latency_deviation_ns, measured.rounds, 80);
+    assert!(text.starts_with("\nstandard deviation of the latency in ns, over 2 rounds\n"));
     assert!(steps >= memory_nodes * (1 + 4 * cpu_nodes), "{steps} steps");
     machine.validate().expect("positive figures");
     for (_, _, matrix) in machine.bandwidth.matrices() {

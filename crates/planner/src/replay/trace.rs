@@ -1,8 +1,10 @@
 //! A recording's trace as the simulator takes it.
 
 use nearpage_recording::trace::{Happening, Miss, PageIndex, StepBatch, Steps};
-use nearpage_recording::{ObjectKind, Recording};
+use nearpage_recording::{Object, ObjectKind, Recording};
 use nearpage_simulator::{FilePage, StepSource, ThreadSteps, Trace, is_marked};
+
+use crate::programs;
 
 /// A trace to be replayed.
 pub struct Replayed {
@@ -15,6 +17,8 @@ pub struct Replayed {
     /// Objects of more than a page: process, first page number, pages. In order of place; of those
     /// that begin together, the largest last.
     objects: Vec<(u32, u64, u64)>,
+    /// Pages with data of the program's own: process, first page number, end. In order of place, none overlaps another.
+    data: Vec<(u32, u64, u64)>,
     kept: Option<Kept>,
 }
 
@@ -74,8 +78,26 @@ impl Replayed {
             processes,
             applications,
             objects,
+            data: data(recording, page_bytes),
             kept: None,
         }
+    }
+
+    /// Objects of a page and more of a recording: process, first page number, number after the last one, and the object.
+    /// In order of place; an object inside another comes after it.
+    pub fn objects<'a>(&self, recording: &'a Recording) -> Vec<(u16, u64, u64, &'a Object)> {
+        let page_bytes = self.trace.pages().page_bytes();
+        let large = |object: &&Object| object.size_bytes >= page_bytes;
+        let placed = |object: &'a Object| {
+            let process = self.processes.iter().position(|&pid| pid == object.pid)?;
+            let first = object.address / page_bytes;
+            let end = object.address.saturating_add(object.size_bytes);
+            Some((process as u16, first, end.div_ceil(page_bytes), object))
+        };
+        let objects = recording.tables.objects.iter().filter(large);
+        let mut objects: Vec<(u16, u64, u64, &Object)> = objects.filter_map(placed).collect();
+        objects.sort_by_key(|&(process, first, end, _)| (process, first, std::cmp::Reverse(end)));
+        objects
     }
 
     /// Keeps the decoded steps, unless there are too many: a quarter of a replay is decoding them.
@@ -106,6 +128,46 @@ impl Replayed {
         });
         Ok(())
     }
+}
+
+/// Pages of the heap, of mappings that programs make, and of static data of the programs themselves.
+fn data(recording: &Recording, page_bytes: u64) -> Vec<(u32, u64, u64)> {
+    let tables = &recording.tables;
+    let mut executables: Vec<(u32, String)> = Vec::new();
+    let mut is_own = |object: &Object| {
+        let known = executables.iter().position(|known| known.0 == object.pid);
+        let at = known.unwrap_or_else(|| {
+            let program = programs::program(tables, &recording.metadata, object.pid);
+            executables.push((object.pid, program.executable));
+            executables.len() - 1
+        });
+        let module = object
+            .module
+            .and_then(|id| tables.modules.get(id.0 as usize));
+        module.is_some_and(|module| module.file_name() == executables[at].1)
+    };
+    let mut data: Vec<(u32, u64, u64)> = Vec::new();
+    for object in &tables.objects {
+        let is_data = match object.kind {
+            ObjectKind::Heap | ObjectKind::HeapArea | ObjectKind::Mapping => true,
+            ObjectKind::Static => is_own(object),
+            _ => false,
+        };
+        if is_data {
+            let first = object.address / page_bytes;
+            let end = object.address.saturating_add(object.size_bytes);
+            data.push((object.pid, first, end.div_ceil(page_bytes)));
+        }
+    }
+    data.sort_unstable();
+    data.dedup_by(|next, kept| {
+        let touches = next.0 == kept.0 && next.1 <= kept.2;
+        if touches {
+            kept.2 = kept.2.max(next.2);
+        }
+        touches
+    });
+    data
 }
 
 impl Trace for Replayed {
@@ -148,6 +210,15 @@ impl Trace for Replayed {
             .take(NESTED_MOST)
             .find(|&&(_, first, pages)| number < first + pages)
             .map(|&(_, first, pages)| (first, pages))
+    }
+
+    fn is_data(&self, page: u32) -> bool {
+        let (pid, number) = (self.trace.pid(PageIndex(page)), self.page_number(page));
+        let end = self
+            .data
+            .partition_point(|&(other, first, _)| (other, first) <= (pid, number));
+        let before = end.checked_sub(1).map(|at| self.data[at]);
+        before.is_some_and(|(other, _, end)| other == pid && number < end)
     }
 
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {

@@ -26,6 +26,7 @@ mod names;
 mod placements;
 mod predictions;
 mod properties;
+mod quality;
 mod rest;
 
 const PAGE: u64 = 4096;

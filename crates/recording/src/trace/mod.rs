@@ -231,7 +231,7 @@ pub struct FilePage {
     pub page: u64,
 }
 
-/// One reference that the caches let through, ready to be replayed: 16 bytes.
+/// One reference that the caches let through, or a note that a page was stored to, ready to be replayed: 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
     /// Instructions of the thread since its previous step.
@@ -248,6 +248,16 @@ pub struct Miss {
     pub tlb_miss: bool,
     /// It is one of the periodic sample of all references (and may be a miss as well).
     pub sampled: bool,
+}
+
+impl Miss {
+    /// No miss, but the first store in a while to its page that hit: nothing takes time, and copies of the page are
+    /// no longer what the page is.
+    #[inline]
+    pub fn is_store_note(&self) -> bool {
+        let Self { kind, served, .. } = *self;
+        (kind, served) == (AccessKind::Store, Served::L1) && !self.tlb_miss && !self.sampled
+    }
 }
 
 /// What happens in a thread besides misses.

@@ -29,8 +29,11 @@ pub struct Thinning {
     pub latency_cycles_min: f64,
     /// Stores don't qualify.
     pub loads_only: bool,
-    /// The hardware follows one reference of a thread at a time: while it waits for one, the next
-    /// ones are not seen. A thread is taken to go on computing meanwhile.
+    /// The hardware follows one reference of a thread at a time: the ones that the CPU issues before
+    /// it has completed are not seen. A CPU that waits for each miss issues none; others run as far
+    /// ahead as their window allows ([`Timing::run_ahead_instructions`]).
+    ///
+    /// [`Timing::run_ahead_instructions`]: nearpage_machine::Timing::run_ahead_instructions
     pub one_in_flight: bool,
 }
 
@@ -140,7 +143,8 @@ impl Thinning {
 struct Counter {
     /// Events since the last one kept.
     events: u32,
-    /// Virtual time until which the reference that is followed takes.
+    /// Virtual time until which references come that are issued before the one that is followed has
+    /// completed. A wait for data takes no virtual time.
     busy_until: u64,
 }
 
@@ -159,6 +163,7 @@ impl Recording {
         let keep_hits = traced.tracing.keep_hits();
         let clock_ghz = traced.timing().clock_ghz;
         let cycles_per_instruction = traced.timing().cycles_per_instruction;
+        let run_ahead = traced.timing().run_ahead_instructions();
         let every = thinning.every.max(1);
         let mut counters: FxHashMap<(u32, u32), Counter> = FxHashMap::default();
         let (mut batch, mut kept) = (AccessBatch::default(), 0);
@@ -175,8 +180,8 @@ impl Recording {
                     {
                         return None;
                     }
-                    counter.busy_until =
-                        at.saturating_add((cycles / cycles_per_instruction) as u64);
+                    let during = (cycles / cycles_per_instruction) as u64;
+                    counter.busy_until = at.saturating_add(during.min(run_ahead));
                     counter.events += 1;
                     (counter.events >= every).then(|| {
                         counter.events = 0;

@@ -123,13 +123,23 @@ pub fn machine() -> Machine {
 
 /// A full recording with these traces; not finished.
 pub fn record(folder: &Path, options: &TraceOptions, traces: &[TraceFile]) -> LogWriter {
-    let (tracing, _) = Tracing::new(&machine(), "flash-8", options).unwrap();
+    record_on(&machine(), folder, options, traces)
+}
+
+/// The same, on another machine.
+pub fn record_on(
+    machine: &Machine,
+    folder: &Path,
+    options: &TraceOptions,
+    traces: &[TraceFile],
+) -> LogWriter {
+    let (tracing, _) = Tracing::new(machine, "flash-8", options).unwrap();
     let metadata = nearpage_recording::Metadata {
         source: nearpage_recording::Source::Tracer,
         tracing: Some(tracing),
         ..super::metadata()
     };
-    let log = LogWriter::create(folder, metadata, &machine()).unwrap();
+    let log = LogWriter::create(folder, metadata, machine).unwrap();
     let traces_folder = log.trace_folder().unwrap();
     traces.iter().for_each(|trace| trace.write(&traces_folder));
     log

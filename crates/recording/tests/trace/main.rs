@@ -8,7 +8,7 @@ mod steps;
 
 use std::path::Path;
 
-use making::trace::{TraceFile, load, map, record, reference, start, touch};
+use making::trace::{TraceFile, load, machine, map, record, record_on, reference, start, touch};
 use making::{Block, segment};
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::trace::{
@@ -398,13 +398,6 @@ fn thinning_keeps_every_nth_with_its_weight() {
         ..plain
     });
     assert_eq!(tlb, [(10, 2.0), (30, 2.0), (50, 2.0), (70, 2.0), (90, 2.0)]);
-    // 300 ns at 300 MHz are 90 cycles, and the next miss is 50 instructions on: every other is seen.
-    let one = thin(Thinning {
-        one_in_flight: true,
-        ..plain
-    });
-    assert_eq!(one.len(), 50);
-    assert!(one.iter().all(|(number, _)| number % 2 == 0));
     assert_eq!(
         thin(Thinning {
             latency_cycles_min: 90.0,
@@ -420,5 +413,51 @@ fn thinning_keeps_every_nth_with_its_weight() {
         })
         .len(),
         0
+    );
+}
+
+/// A miss every 50 instructions, of which each takes 90 cycles.
+#[test]
+fn one_reference_in_flight_hides_those_that_the_cpu_issues_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trace = TraceFile::of(100, 1_000);
+    let mut records = vec![(1, touch(HEAP))];
+    for number in 0..100 {
+        let missed = reference(HEAP + 64 * number, ReferenceKind::Load, Served::Memory);
+        records.push((50, missed));
+    }
+    trace
+        .events(0, 1_000, &[start(0, 100, 0, 0, 0)])
+        .records(0, 0, 1_000, &records)
+        .end();
+    let kept = |name: &str, outstanding, window| {
+        let mut machine = machine();
+        machine.processor.outstanding_misses = Some(outstanding);
+        machine.processor.window_instructions = Some(window);
+        let folder = folder.path().join(name);
+        finish(record_on(
+            &machine,
+            &folder,
+            &TraceOptions::default(),
+            std::slice::from_ref(&trace),
+        ));
+        let one = Thinning {
+            one_in_flight: true,
+            ..Thinning::default()
+        };
+        let recording = Recording::open(&folder).unwrap();
+        recording.thin(&one, |_| Ok(())).unwrap()
+    };
+    assert_eq!(kept("waits", 1, 72), 100, "no other is issued meanwhile");
+    assert_eq!(kept("short", 8, 40), 100, "the next is beyond the window");
+    assert_eq!(
+        kept("window", 8, 72),
+        50,
+        "the next is within it, the one after beyond"
+    );
+    assert_eq!(
+        kept("long", 8, 500),
+        50,
+        "the one after is issued when the data has come"
     );
 }

@@ -31,6 +31,21 @@ pub struct MovementsOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MovementRow(u64, u32, MovementKind, u16, u16);
 
+/// An object, to say what is on pages.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectPages {
+    /// Process, from 0.
+    pub process: u16,
+    /// Address of the first page, divided by the page's size; of the page after the last one.
+    pub page_numbers: (u64, u64),
+    /// What the object is called.
+    pub name: String,
+}
+
+/// Position in the extent of an object's first page; how many of its pages are there; its name.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct ObjectRow(u64, u64, String);
+
 /// Pages that follow each other in a process's address space.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Extent {
@@ -42,17 +57,36 @@ pub struct Extent {
     first: String,
     /// Likewise: its node at the end.
     last: String,
+    /// Objects of a page and more, in order of their places; of some that overlap the inner one comes later.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    objects: Vec<ObjectRow>,
+}
+
+/// The parts of objects, which are in order, that lie in an extent.
+fn objects_of(extent: &PageExtent, objects: &[ObjectPages]) -> Vec<ObjectRow> {
+    let (first, pages) = (extent.page_number, extent.homes.len() as u64);
+    let end = first.saturating_add(pages);
+    let of_process = objects
+        .iter()
+        .filter(|object| object.process == extent.application);
+    let inside = of_process.filter_map(|object| {
+        let (begins, ends) = object.page_numbers;
+        let (begins, ends) = (begins.max(first), ends.min(end));
+        (begins < ends).then(|| ObjectRow(begins - first, ends - begins, object.name.clone()))
+    });
+    inside.collect()
 }
 
 impl MovementsOutput {
-    /// Of pages of so many bytes.
-    pub fn new(movements: &Movements, page_bytes: u64) -> Self {
+    /// Of pages of so many bytes, and what objects lie there, in order.
+    pub fn new(movements: &Movements, page_bytes: u64, objects: &[ObjectPages]) -> Self {
         let digit = |node: u8| char::from(DIGITS[usize::from(node) % DIGITS.len()]);
         let extent = |extent: &PageExtent| Extent {
             process: extent.application,
             address: format!("{:#x}", extent.page_number.saturating_mul(page_bytes)),
             first: extent.homes.iter().map(|home| digit(home.0)).collect(),
             last: extent.homes.iter().map(|home| digit(home.1)).collect(),
+            objects: objects_of(extent, objects),
         };
         let kept = movements.kept.iter();
         Self {
@@ -229,14 +263,30 @@ mod tests {
             ],
             pages_beyond: 0,
         };
+        let object = |process, page_numbers, name: &str| ObjectPages {
+            process,
+            page_numbers,
+            name: name.to_owned(),
+        };
+        let objects = [
+            object(0, (0x7eff0, 0x7f001), "grid"),
+            object(0, (0x7f001, 0x7f009), "rows"),
+            object(1, (2, 3), "elsewhere"),
+        ];
         assert_eq!(
-            json!(MovementsOutput::new(&movements, 4096)),
+            json!(MovementsOutput::new(&movements, 4096, &objects)),
             json!({
                 "page_bytes": 4096,
                 "kept": [[70, 2, "migrate", 0, 11]],
                 "beyond": 5,
                 "extents": [
-                    { "process": 0, "address": "0x7f000000", "first": "01", "last": "01" },
+                    {
+                        "process": 0,
+                        "address": "0x7f000000",
+                        "first": "01",
+                        "last": "01",
+                        "objects": [[0, 1, "grid"], [1, 1, "rows"]],
+                    },
                     { "process": 1, "address": "0x1000", "first": "0", "last": "b" },
                 ],
                 "pages_beyond": 0,

@@ -277,6 +277,7 @@ mod tests {
             page_bytes: 4096,
             outcomes,
             notes,
+            objects: &[],
             threads_elsewhere: &[],
         })
     }

@@ -139,14 +139,14 @@ impl<'a> SimulationOutput<'a> {
             threads_elsewhere: simulation.threads_elsewhere,
             results: outcomes
                 .iter()
-                .map(|outcome| PolicyOutput::new(outcome, simulation.page_bytes))
+                .map(|outcome| PolicyOutput::new(outcome, simulation))
                 .collect(),
         }
     }
 }
 
 impl<'a> PolicyOutput<'a> {
-    fn new(outcome: &'a Outcome, page_bytes: u64) -> Self {
+    fn new(outcome: &'a Outcome, simulation: &Simulation<'_>) -> Self {
         let value = |text: &'a str| match text.parse() {
             Ok(number) => ParameterValue::Number(number),
             Err(_) => ParameterValue::Text(text),
@@ -200,7 +200,8 @@ impl<'a> PolicyOutput<'a> {
             threads_moved: outcome.threads_moved,
             refilled_lines: outcome.refilled_lines,
             timeline: outcome.timeline.as_ref().map(TimelineOutput::from),
-            movements: movements.map(|kept| MovementsOutput::new(kept, page_bytes)),
+            movements: movements
+                .map(|kept| MovementsOutput::new(kept, simulation.page_bytes, simulation.objects)),
         }
     }
 }

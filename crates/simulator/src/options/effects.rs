@@ -1,7 +1,7 @@
 //! Options that were set and have no effect.
 
 use nearpage_machine::{MoveCost, Timing};
-use nearpage_online::ParameterError;
+use nearpage_online::{Initial, ParameterError};
 
 use super::{Copy, Information, Job, Options};
 use crate::policy::Policy;
@@ -10,6 +10,8 @@ use crate::policy::Policy;
 pub(super) const OF_STEPS: [&str; 4] = ["copy", "flush", "batch_pages", "batch_ns"];
 /// Options about what a policy is shown.
 pub(super) const OF_VIEW: [&str; 3] = ["source", "every", "min_latency"];
+/// Which pages are placed.
+pub(super) const OF_PAGES: [&str; 1] = ["pages"];
 
 impl Job {
     /// Why an option has no effect on this job; `None`: it has one.
@@ -24,6 +26,10 @@ impl Job {
             copy,
             ..
         } = self.options;
+        if OF_PAGES.contains(&name) {
+            let stay = matches!(self.policy, Policy::Static(Initial::FirstTouch));
+            return stay.then_some("first touch has every page where it is first touched");
+        }
         if OF_VIEW.contains(&name) {
             return match () {
                 () if pages_stay => Some("no policy decides while the program runs"),

@@ -7,7 +7,7 @@ use super::Replay;
 use super::scheduling::MARK;
 use crate::figures::{FS, Figures};
 use crate::outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
-use crate::pages::PageCounts;
+use crate::page_counts::PageCounts;
 use crate::queues::Server;
 use crate::thread::{MovePart, Thread};
 

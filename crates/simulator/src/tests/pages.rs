@@ -15,7 +15,14 @@ fn a_node_that_has_a_copy_again_gets_no_second_one() {
     let timing = machine.timing().expect("timing");
     let figures = Figures::new(&machine, &timing, &Options::default());
     let trace = trace(1, Vec::new());
-    let mut pages = PageTable::new(&trace, &figures, Initial::FirstTouch, None, None, true);
+    let mut pages = PageTable::new(
+        &trace,
+        &figures,
+        Initial::FirstTouch,
+        (None, None),
+        None,
+        true,
+    );
     pages.find(0, 0, 0, &figures).expect("a page");
     let replicate = Action {
         page: 0,

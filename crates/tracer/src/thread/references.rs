@@ -34,6 +34,44 @@ struct At {
 /// memory behind it.
 const TLB_NUMBER_BITS: u32 = 18;
 
+/// Instructions after which the first store to each page is written down again, even if it hits: a
+/// copy of a page that is stored to must not outlive that by longer.
+const STORES_FORGOTTEN_AFTER: u64 = 100_000;
+
+/// Pages that a thread's trace says it has stored to lately. Of two pages with the same place in it
+/// the later one stays, and the other is written down once more than it need be.
+pub struct StoredPages {
+    pages: [u64; 64],
+    /// Virtual time at which they are forgotten.
+    until: u64,
+}
+
+impl StoredPages {
+    pub const fn new() -> Self {
+        Self {
+            pages: [u64::MAX; 64],
+            until: 0,
+        }
+    }
+
+    #[inline]
+    fn has(&self, page: u64) -> bool {
+        self.pages[page as usize % self.pages.len()] == page
+    }
+
+    #[inline]
+    fn add(&mut self, page: u64) {
+        self.pages[page as usize % self.pages.len()] = page;
+    }
+
+    fn forget_at(&mut self, time: u64) {
+        if time >= self.until {
+            self.pages.fill(u64::MAX);
+            self.until = time + STORES_FORGOTTEN_AFTER;
+        }
+    }
+}
+
 /// A reference that L1 and TLB did not settle.
 #[derive(Clone, Copy)]
 struct Close {
@@ -71,6 +109,7 @@ impl Thread {
     pub fn catch_up(&mut self) {
         let count = std::mem::take(&mut self.pending_count);
         let _turn = self.process.serial.as_ref().map(|serial| serial.turn());
+        self.stored.forget_at(self.caught_up + self.ahead);
         if self.process.whole_system {
             self.look_up_all::<true>(count);
         } else {
@@ -222,7 +261,8 @@ impl Thread {
         let crosses = address & line_mask > line_mask - 15
             && (address + kind.size_bytes() - 1) >> self.line_shift != address >> self.line_shift;
         let hit = self.cpu.l1_data.access::<STORE>(line);
-        if here && hit && self.references < self.close_from && !crosses {
+        let unwritten = STORE && !self.stored.has(at.page);
+        if here && hit && self.references < self.close_from && !crosses && !unwritten {
             return;
         }
         self.look_closely(at, code, what | What::hit(hit), here);
@@ -301,7 +341,15 @@ impl Thread {
             Served::L2 | Served::L3 => process.setup.keep_hits,
             _ => true,
         };
-        if kept || tlb_miss || sampled {
+        let mut kept = kept || tlb_miss || sampled;
+        if store && !self.stored.has(at.page) {
+            self.stored.add(at.page);
+            if !kept {
+                // That the page was stored to, and no more.
+                (kept, served) = (true, Served::L1);
+            }
+        }
+        if kept {
             let reference = Reference {
                 address,
                 instruction: code.instruction(),

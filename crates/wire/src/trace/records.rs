@@ -18,7 +18,8 @@ pub enum ReferenceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Served {
-    /// First-level cache: a sample of all references, or a TLB miss alone.
+    /// First-level cache: a sample of all references, a TLB miss alone, or the first store to a page
+    /// in a while, whichever cache served that.
     L1 = 0,
     /// Second-level cache.
     L2 = 1,

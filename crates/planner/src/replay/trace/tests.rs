@@ -1,8 +1,10 @@
 //! What the simulator is told of a trace.
 
 use super::*;
-use crate::making::{HEAP, PAGE, PID, Steps, Traced, heap, loads, object, process, touched};
-use nearpage_recording::Object;
+use crate::making::{
+    HEAP, PAGE, PID, Steps, Traced, heap, loads, object, process, symbol, touched,
+};
+use nearpage_recording::{ModuleId, Object};
 use nearpage_wire::trace::Record;
 
 fn replayed(traced: &Traced) -> Replayed {
@@ -159,4 +161,33 @@ fn marks_are_possible_until_kept_steps_show_none() {
     let mut marked = touched(HEAP, 1);
     marked.push((1, Record::Mark { begin: true }));
     assert_eq!(may_be_marked(marked), (true, true));
+}
+
+#[test]
+fn data_of_the_program_is_told_from_code_stacks_and_libraries() {
+    let at = |page: u64| HEAP + page * PAGE;
+    let of_library = |address| {
+        let mut found = symbol("environ", address, 1, 0x100);
+        found.module = Some(ModuleId(1));
+        found
+    };
+    let objects = vec![
+        heap(at(0), 2),
+        symbol("grid", at(2), 1, 0x4000),
+        of_library(at(3)),
+        object(ObjectKind::HeapArea, at(4), PAGE),
+        object(ObjectKind::Mapping, at(5), PAGE),
+        object(ObjectKind::Stack, at(6), PAGE),
+        object(ObjectKind::Code, at(7), PAGE),
+        // In a page of its own, though it is small; the next page has nothing.
+        object(ObjectKind::Heap, at(8) + 100, 50),
+    ];
+    let traced = Traced::of(&touched(HEAP, 10), &[loads(HEAP, 10, 1)]).with(objects);
+    assert_eq!(traced.recording.tables.modules[0].file_name(), "program");
+    let replayed = replayed(&traced);
+    let is_data: Vec<bool> = (0..10).map(|page| replayed.is_data(page)).collect();
+    let expected = [
+        true, true, true, false, true, true, false, false, true, false,
+    ];
+    assert_eq!(is_data, expected);
 }

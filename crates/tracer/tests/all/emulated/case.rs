@@ -114,6 +114,8 @@ pub fn succeeded(output: &Output) {
 #[derive(Default)]
 pub struct Trace {
     pub threads: BTreeMap<u32, Vec<Record>>,
+    /// The same with the instructions since the record before.
+    pub timed: BTreeMap<u32, Vec<(u64, Record)>>,
     pub counters: Option<[u64; COUNTERS]>,
     pub forked: Vec<u32>,
     pub execs: u32,
@@ -143,12 +145,12 @@ impl Trace {
             match header.kind {
                 FrameKind::Records => {
                     trace.stream_bytes += frame.len();
-                    let records = Decoder::new(payload).map(|record| record.expect("record").1);
-                    trace
-                        .threads
-                        .entry(header.thread)
-                        .or_default()
-                        .extend(records);
+                    let records = Decoder::new(payload).map(|record| record.expect("record"));
+                    let timed = trace.timed.entry(header.thread).or_default();
+                    let before = timed.len();
+                    timed.extend(records);
+                    let threads = trace.threads.entry(header.thread).or_default();
+                    threads.extend(timed[before..].iter().map(|record| record.1));
                 }
                 FrameKind::Events => {
                     for event in Events::new(payload) {

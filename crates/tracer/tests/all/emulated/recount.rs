@@ -65,7 +65,7 @@ fn recounted(name: &str, setup: &str) -> (Trace, Vec<Entry>) {
         let references = trace.threads[&thread]
             .iter()
             .filter_map(|record| match record {
-                Record::Reference(reference) => Some(*reference),
+                Record::Reference(reference) if !is_store_note(reference) => Some(*reference),
                 _ => None,
             });
         let references: Vec<Reference> = references.collect();
@@ -81,6 +81,80 @@ fn recounted(name: &str, setup: &str) -> (Trace, Vec<Entry>) {
         assert_eq!(references.len(), expected.len());
     }
     (trace, log)
+}
+
+/// It says no more than that its page was stored to.
+fn is_store_note(reference: &Reference) -> bool {
+    (reference.kind, reference.served) == (ReferenceKind::Store, Served::L1)
+        && !reference.tlb_miss
+        && !reference.sampled
+}
+
+/// Every store to a page, hit or miss, comes at most 200,000 instructions after a record of one: two of the
+/// intervals after which the tracer writes the first down again.
+#[test]
+fn stores_that_hit_are_noted_once_a_page_and_interval() {
+    let case = Case::new("stores", "stores", &[]);
+    let setup = SMALL.replace("keep_hits 1", "keep_hits 0");
+    succeeded(&case.run(&[], &setup, &["40"]));
+    let trace = case.trace();
+    let mut at = 0;
+    let records = trace.timed[&0].iter().filter_map(|(since, record)| {
+        at += since;
+        match record {
+            Record::Reference(reference) => Some((at, *reference)),
+            _ => None,
+        }
+    });
+    let mut records = records
+        .filter(|record| record.1.served != Served::WriteBack)
+        .peekable();
+    let (mut latest, mut notes, mut stores) = (BTreeMap::new(), BTreeMap::new(), 0);
+    let mut now = 0;
+    for Entry {
+        step,
+        thread,
+        words: [address, instruction],
+        ..
+    } in serial_log(&case)
+    {
+        if step > 2 || thread != 0 {
+            continue;
+        }
+        let page = address / 4096;
+        let is_recorded = |record: &(u64, Reference)| {
+            (record.1.address, record.1.instruction, record.1.kind as u8)
+                == (address, instruction, step)
+        };
+        if let Some((time, reference)) = records.next_if(is_recorded) {
+            now = time;
+            if step == 1 {
+                latest.insert(page, time);
+                *notes.entry(page).or_insert(0) += u64::from(is_store_note(&reference));
+            }
+        }
+        if step == 1 {
+            stores += 1;
+            let since = latest.get(&page).map(|latest| now - latest);
+            assert!(
+                since.is_some_and(|since| since <= 200_000),
+                "{page:#x}: {since:?}"
+            );
+        }
+    }
+    assert_eq!(
+        records.next(),
+        None,
+        "every record is of a reference in the log"
+    );
+    let most = notes.values().max().copied().unwrap_or(0);
+    let intervals = now / 100_000;
+    assert!(
+        (intervals / 2..=intervals + 1).contains(&most),
+        "{most} in {intervals}"
+    );
+    let notes: u64 = notes.values().sum();
+    assert!(stores > 100 * notes, "{notes} notes of {stores} stores");
 }
 
 #[test]

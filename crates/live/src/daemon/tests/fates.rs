@@ -1,0 +1,84 @@
+//! Policies learn what became of the moves that they asked for.
+
+use super::*;
+
+/// Share of the last thread's block that is on its node.
+fn arrived(world: &World) -> f64 {
+    let pages = (300..400).filter_map(|page| world.homes.get(&(page * PAGE)));
+    let (there, all) = pages.fold((0, 0), |(there, all), node| {
+        (there + u32::from(node.0 == 3), all + 1)
+    });
+    f64::from(there) / f64::from(all.max(1))
+}
+
+#[test]
+fn a_page_that_found_its_node_full_is_asked_for_again() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("migrate", &world, |_| ());
+    let mut step = |world: &mut World, free_on_last| {
+        let free = FreeMemory {
+            nodes: vec![(500, 1000), (500, 1000), (500, 1000), (free_on_last, 1000)],
+        };
+        program.run(world, 400, blocks);
+        let report = daemon
+            .step(&mut program.observer, world, &free, SECOND / 2, None)
+            .expect("a step");
+        report.entry.interval.settled
+    };
+    let mut told = Vec::new();
+    for _ in 0..5 {
+        told.extend(step(&mut world, 10));
+    }
+    assert_eq!(arrived(&world), 0.0);
+    assert!(told.iter().filter(|settled| settled.home == 0).count() >= 100);
+    // Counters are reset after ten seconds and more: until then a page migrates once, and has not.
+    for _ in 0..4 {
+        step(&mut world, 500);
+    }
+    assert!(arrived(&world) > 0.9, "{}", arrived(&world));
+}
+
+#[test]
+fn pages_that_were_moved_back_are_told_of() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("migrate", &world, |_| ());
+    until_worse(&mut daemon, &mut world, &mut program);
+    program.run(&mut world, 300, blocks);
+    let report = daemon.after_interval(&mut program, &mut world);
+    let settled = &report.entry.interval.settled;
+    assert!(settled.len() >= 100, "{}", settled.len());
+    assert!(settled.iter().all(|settled| settled.home == 0));
+}
+
+/// What is interleaved in place of being copied belongs to its user again when a program stores too much for copies.
+#[test]
+fn pages_whose_copies_end_are_colocated_again() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("traffic", &world, |settings| {
+        for (name, value) in [("maptu", "0"), ("decision_ns", "1000000000")] {
+            assert_eq!(settings.policy.set(name, value), Ok(true));
+        }
+    });
+    let mut log = Vec::new();
+    log::append(&mut log, &daemon.head()).expect("written");
+    let mut run = |world: &mut World, page: fn(&mut Program, u32) -> (u64, AccessKind)| {
+        program.run(world, 800, page);
+        let report = daemon.after_interval(&mut program, world);
+        log::append(&mut log, &report.entry).expect("written");
+        report.entry.processes[0].replications_interleaved
+    };
+    let shared = |program: &mut Program, _: u32| (program.draw(600), AccessKind::Load);
+    let copied: u64 = (0..8).map(|_| run(&mut world, shared)).sum();
+    assert!(copied > 400, "{copied}");
+    let own = |program: &mut Program, thread: u32| {
+        let kind = [AccessKind::Load, AccessKind::Store][program.draw(2) as usize];
+        (u64::from(thread) * 150 + program.draw(150), kind)
+    };
+    for _ in 0..12 {
+        run(&mut world, own);
+    }
+    let homes = world.homes.iter();
+    let local = homes.filter(|(page, node)| *page / PAGE / 150 == u64::from(node.0));
+    assert!(local.count() > 540);
+    replay(&log[..], "log").expect("decided again");
+}

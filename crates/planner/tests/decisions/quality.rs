@@ -1,0 +1,65 @@
+//! Which pages count as hints, and which not.
+
+use nearpage_attribution::IN_BRK_HEAP;
+use nearpage_planner::quality;
+
+use super::*;
+
+/// 32 pages of an array, 40 of the heap, and what a library has: 8 pages of its own static data, and 4 that it allocated
+/// while the program called it. `every`: of each object one page in so many was sampled.
+fn program(every: u32) -> Recording {
+    let mut recording = Recording::new(4);
+    let cells = |pages: u32| -> Vec<(u32, u32, f32)> {
+        let sampled = (0..pages).filter(|page| page % every == 0);
+        sampled.map(|page| (page, page % 4, 100.0)).collect()
+    };
+    recording.object("array", 32, Pattern::Unknown, &cells(32));
+    let heap = recording.object("heap", 40, Pattern::Unknown, &cells(40));
+    heap.kind = ObjectKind::HeapArea;
+    heap.name = ObjectName::Other(IN_BRK_HEAP.to_owned());
+    let arenas = recording.object("arenas", 16, Pattern::Unknown, &cells(16));
+    arenas.kind = ObjectKind::HeapArea;
+    arenas.name = ObjectName::Other("arenas, outside logged objects".to_owned());
+    let own = recording.object("data", 8, Pattern::Unknown, &cells(8));
+    own.kind = ObjectKind::Static;
+    own.name = ObjectName::Symbol(ModuleId(1), 0x4000);
+    let id = own.samples[0].0 as usize;
+    recording.tables.objects[id].name = "gomp_icv".into();
+    recording.object("GOMP_parallel", 4, Pattern::Unknown, &cells(4));
+    let team = recording.tables.call_sites.last_mut().expect("added");
+    // malloc, in the C library; who called it, in the OpenMP runtime; then the program.
+    team.frames[1].module = Some(ModuleId(1));
+    team.frames[2].module = Some(ModuleId(1));
+    recording
+}
+
+#[test]
+fn pages_of_the_heap_have_hints_and_pages_of_libraries_have_none() {
+    let (all, half) = (program(1), program(2));
+    let of = |reference: &Recording, ours: &Recording| {
+        reference.with(&opteron(), |reference| {
+            ours.with(&opteron(), |ours| {
+                quality(reference, ours, Policy::HopSensitive)
+            })
+        })
+    };
+    let same = of(&all, &all);
+    assert_eq!(
+        (same.reference, same.recording, same.same),
+        (32 + 40, 32 + 40, 32 + 40)
+    );
+    let lossy = of(&all, &half);
+    assert_eq!(
+        (lossy.reference, lossy.recording, lossy.common),
+        (72, 36, 36)
+    );
+    assert_eq!(
+        (lossy.coverage(), lossy.accuracy(), lossy.useful_fraction()),
+        (0.5, 1.0, 0.5)
+    );
+    // What the reference has nothing of is a hint all the same.
+    let mut nothing = Recording::new(4);
+    nothing.tables = all.tables.clone();
+    let more = of(&nothing, &half);
+    assert_eq!((more.reference, more.recording, more.same), (0, 36, 0));
+}

@@ -1,0 +1,103 @@
+//! Who accessed which page of an object: the matrix of pages and threads (NumaMMA §3.4).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use nearpage_attribution::{Cell, ObjectGroup};
+use nearpage_machine::several;
+use nearpage_recording::Tables;
+
+use crate::amount::{bytes, count};
+use crate::printable::{shorten, width};
+use crate::text::{Count, TextOptions};
+
+/// What stands where a thread accessed nothing.
+const NOTHING: &str = "·";
+const GAP: usize = 2;
+
+/// The matrix of one object, in at most `top` rows: where it has more pages, a row is of several. Threads that do not fit
+/// beside each other come below. Nothing of an object without accesses.
+pub(crate) fn matrix(
+    tables: &Tables,
+    group: &ObjectGroup,
+    name: &str,
+    options: &TextOptions,
+) -> Option<String> {
+    let affinity = &group.affinity;
+    let cells = || affinity.cells.iter().chain(&affinity.initialisation);
+    let accessed = || cells().filter(|cell| shown(cell, options.count) > 0.0);
+    let pages = accessed().map(|cell| cell.page);
+    let (first, last) = (pages.clone().min()?, pages.max()?);
+    let rows_max = u64::try_from(options.top.max(1)).unwrap_or(u64::MAX);
+    let pages = u64::from(last - first) + 1;
+    // So many pages that rows begin at round offsets.
+    let together = pages.div_ceil(rows_max).next_power_of_two();
+    let mut rows: BTreeMap<u64, BTreeMap<u32, f64>> = BTreeMap::new();
+    for cell in accessed() {
+        let row = rows.entry(u64::from(cell.page) / together).or_default();
+        *row.entry(cell.thread.0).or_default() += shown(cell, options.count);
+    }
+    let threads: BTreeSet<u32> = rows.values().flat_map(BTreeMap::keys).copied().collect();
+    let what = match options.count {
+        Count::Both => "accesses",
+        Count::Loads => "loads",
+        Count::Stores => "stores",
+    };
+    let each = match together {
+        1 => "page".to_owned(),
+        _ => several(together, "page"),
+    };
+    let size = bytes(affinity.page_bytes);
+    let head = format!(": {what} by {each} of {size} and thread");
+    let room = options.width.saturating_sub(width(&head));
+    let mut out = shorten(name, room) + &head + "\n";
+    let offset = |row: u64| bytes((row * together).saturating_mul(affinity.page_bytes));
+    let offsets: Vec<String> = rows.keys().map(|&row| offset(row)).collect();
+    let columns = threads.into_iter().map(|thread| {
+        let tid = tables.threads.get(thread as usize);
+        let tid = tid.map_or_else(|| "?".to_owned(), |thread| thread.tid.to_string());
+        let cell =
+            |row: &BTreeMap<u32, f64>| row.get(&thread).map_or(NOTHING.into(), |&n| count(n));
+        std::iter::once(tid)
+            .chain(rows.values().map(cell))
+            .collect::<Vec<String>>()
+    });
+    let offsets: Vec<String> = std::iter::once("at".to_owned()).chain(offsets).collect();
+    write_columns(&mut out, &offsets, columns.collect(), options.width);
+    Some(out)
+}
+
+/// Accesses of a cell, as far as they are shown.
+fn shown(cell: &Cell, count: Count) -> f64 {
+    f64::from(match count {
+        Count::Both => cell.loads + cell.stores,
+        Count::Loads => cell.loads,
+        Count::Stores => cell.stores,
+    })
+}
+
+/// Columns side by side after their labels, as many as fit into the width; the others below, after the labels again.
+fn write_columns(out: &mut String, labels: &[String], columns: Vec<Vec<String>>, width_max: usize) {
+    let breadth = |column: &[String]| column.iter().map(|cell| width(cell)).max().unwrap_or(0);
+    let of_labels = breadth(labels);
+    let mut rest = columns.as_slice();
+    while !rest.is_empty() {
+        let mut used = of_labels;
+        let fitting = rest.iter().take_while(|column| {
+            used += GAP + breadth(column);
+            used <= width_max
+        });
+        let (here, below) = rest.split_at(fitting.count().max(1));
+        for (row, label) in labels.iter().enumerate() {
+            let mut line = " ".repeat(of_labels - width(label)) + label;
+            for column in here {
+                let cell = &column[row];
+                let pad = GAP + breadth(column) - width(cell);
+                let _ = write!(line, "{}{cell}", " ".repeat(pad));
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        rest = below;
+    }
+}

@@ -1,0 +1,54 @@
+//! Which pages are of data that several threads share: those that ARS distributes, monitors and moves (§3, §4).
+
+use nearpage_recording::trace::{Served, StepBatch, Steps};
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+use crate::trace::Trace;
+
+/// Who refers to an object.
+#[derive(Clone, Copy, PartialEq)]
+enum Users {
+    Nobody,
+    One(usize),
+    Several,
+}
+
+/// By page: is it of an object of the program's data that several threads refer to? The pages of a shared array are, if
+/// each is used by one thread alone, too: which thread that is, the policy has to find out. Pages of objects smaller than
+/// a page count by themselves.
+pub(crate) fn shared_data(trace: &dyn Trace) -> Result<Vec<bool>, Error> {
+    let mut numbers = FxHashMap::default();
+    let object = |page: u32| {
+        let extent = trace.extent(page);
+        let first = extent.map_or_else(|| trace.page_number(page), |extent| extent.0);
+        let next = numbers.len();
+        let key = (trace.page_application(page), extent.is_some(), first);
+        *numbers.entry(key).or_insert(next)
+    };
+    let objects: Vec<usize> = (0..trace.pages() as u32).map(object).collect();
+    let mut users = vec![Users::Nobody; numbers.len()];
+    let mut batch = StepBatch::default();
+    for (thread, (_, mut steps)) in trace.threads()?.into_iter().enumerate() {
+        while steps.next(&mut batch)? {
+            let misses = batch.misses.iter();
+            for miss in misses.filter(|miss| miss.served != Served::WriteBack) {
+                let page = miss.page.0;
+                let Some(&object) = objects.get(page as usize) else {
+                    let pages = trace.pages();
+                    return Err(Error::NoSuchPage { page, pages });
+                };
+                users[object] = match users[object] {
+                    Users::Nobody => Users::One(thread),
+                    Users::One(other) if other == thread => Users::One(thread),
+                    Users::One(_) | Users::Several => Users::Several,
+                };
+            }
+        }
+    }
+    let is_shared = |page: u32| users[objects[page as usize]] == Users::Several;
+    let pages = 0..trace.pages() as u32;
+    Ok(pages
+        .map(|page| trace.is_data(page) && is_shared(page))
+        .collect())
+}
