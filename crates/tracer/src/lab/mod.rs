@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
 
 use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabSetup};
 use nearpage_wire::trace::{BEGIN_MARK, END_MARK};
@@ -73,6 +74,7 @@ struct Lab {
     runs: HashSet<&'static PlacedRun>,
     marks: u32,
     began_ns: u64,
+    began: Instant,
     ended: bool,
 }
 
@@ -159,6 +161,7 @@ pub fn install(
         runs: HashSet::new(),
         marks: 0,
         began_ns: 0,
+        began: Instant::now(),
         ended: false,
     };
     if QEMU.set(qemu).is_err() {
@@ -242,6 +245,7 @@ impl Lab {
         if !self.ended {
             self.marks += 1;
             self.began_ns = Self::now_ns(qemu);
+            self.began = Instant::now();
             self.model.restart();
         }
     }
@@ -252,6 +256,8 @@ impl Lab {
             let (began_ns, ended_ns) = (self.began_ns, Self::now_ns(qemu));
             self.model.count(LabCount::BeganNs, began_ns);
             self.model.count(LabCount::GuestNs, ended_ns - began_ns);
+            let host_ns = self.began.elapsed().as_nanos() as u64;
+            self.model.count(LabCount::HostNs, host_ns);
             self.write(qemu);
         }
     }

@@ -40,6 +40,8 @@ counts! {
     GuestNs = "guest_ns",
     /// Guest time at the begin mark.
     BeganNs = "began_ns",
+    /// The host's time between the same marks.
+    HostNs = "host_ns",
     /// Instructions executed by all CPUs; the rest of a block that a fault cut short counts, too.
     Instructions = "instructions",
     /// Of those, the kernel's.
