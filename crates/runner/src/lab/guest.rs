@@ -183,7 +183,7 @@ impl Guest<'_> {
         add("-kernel", text(&self.parts.kernel)?);
         add("-initrd", text(self.initramfs)?);
         let work = text(&self.folders.work)?;
-        let mut line = format!("{KERNEL_PARAMETERS} work={work}");
+        let mut line = KERNEL_PARAMETERS.to_owned();
         let share = self.folders.share.as_deref().map(text).transpose()?;
         if let Some(share) = share {
             line += &format!(" share={share}");

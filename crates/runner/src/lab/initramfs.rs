@@ -32,8 +32,7 @@ const MODULE_FOLDERS: [&str; 5] = [
     "kernel/net/9p",
 ];
 
-/// First process of the guest. Mounts this machine's files read-only and the work folder at its own path, and runs
-/// the script of the work folder there. Time holds while files are read.
+/// First process of the guest. Mounts this machine's files read-only, and runs the work folder's script there.
 const INIT: &str = include_str!("init");
 
 /// An archive as the kernel unpacks it: cpio's format `newc`.
