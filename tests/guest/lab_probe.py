@@ -9,6 +9,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 HOPS = 2000
 ROUND_TRIPS = 300
 COMPUTE_ROUNDS = 60_000
+WAIT_NS = 5_000_000
 
 
 def hops():
@@ -30,26 +31,27 @@ def compute():
 
 
 def together(count):
-    """Nanoseconds that so many processes take on a CPU each."""
-    ready, go = os.pipe(), os.pipe()
-    results = os.pipe()
+    """Nanoseconds that so many processes take on a CPU each, from a moment that they wait for awake."""
+    ready, go, results = os.pipe(), os.pipe(), os.pipe()
     for cpu in CPUS[:count]:
         if os.fork() == 0:
             os.sched_setaffinity(0, {cpu})
             compute()
             os.write(ready[1], b".")
-            os.read(go[0], 1)
-            begun = time.monotonic_ns()
+            begin = int(os.read(go[0], 32))
+            while time.monotonic_ns() < begin:
+                pass
             compute()
-            os.write(results[1], f"{begun} {time.monotonic_ns()}\n".encode().ljust(64, b" "))
+            os.write(results[1], b"%032d" % time.monotonic_ns())
             os._exit(0)
     for _ in range(count):
         os.read(ready[0], 1)
-    os.write(go[1], b"." * count)
-    times = [[int(word) for word in os.read(results[0], 64).split()] for _ in range(count)]
+    begin = time.monotonic_ns() + WAIT_NS
+    os.write(go[1], b"%032d" % begin * count)
+    end = max(int(os.read(results[0], 32)) for _ in range(count))
     for _ in range(count):
         os.wait()
-    return max(end for _, end in times) - min(begun for begun, _ in times)
+    return end - begin
 
 
 def round_trip():
