@@ -2,8 +2,8 @@
 //!
 //! As in the simulator, a server serves one request after the other, and a request takes its place in all the queues
 //! on its way when it is issued and is served when the last of them has come to it. There, requests arrive in the
-//! order of time. Here, a CPU may be a quantum behind another one: a request takes the first gap that is long enough
-//! from its own time on. Where requests do arrive in order, that is the same place.
+//! order of time. Here, a CPU may be a quantum behind another one: a request takes what is free from its own time on, in
+//! pieces if need be, so that no gap is lost. Where requests do arrive in order, that is the same place.
 
 use std::collections::VecDeque;
 
@@ -33,31 +33,39 @@ impl Server {
             self.busy.pop_front();
         }
         // Most requests come after all others.
-        let mut at = self.busy.len();
-        while at > 0 && self.busy[at - 1].1 > now {
-            at -= 1;
+        let mut first = self.busy.len();
+        while first > 0 && self.busy[first - 1].1 >= now {
+            first -= 1;
         }
-        let mut start = now;
-        while let Some(&(from, to)) = self.busy.get(at)
-            && from < start + service
-        {
-            start = start.max(to);
-            at += 1;
-        }
-        let end = start + service;
-        let before = at > 0 && self.busy[at - 1].1 == start;
-        let after = self.busy.get(at).is_some_and(|(from, _)| *from == end);
-        match (before, after) {
-            (true, true) => {
-                if let Some((_, last)) = self.busy.remove(at) {
-                    self.busy[at - 1].1 = last;
-                }
+        // The request takes what is free from now on, and what it spans becomes one.
+        let (mut begin, mut time, mut left) = (now, now, service);
+        let mut after = first;
+        let mut end = None;
+        while let Some(&(from, to)) = self.busy.get(after) {
+            let free = from.saturating_sub(time);
+            if free > left {
+                break;
             }
-            (true, false) => self.busy[at - 1].1 = end,
-            (false, true) => self.busy[at].0 = start,
-            (false, false) => self.busy.insert(at, (start, end)),
+            begin = begin.min(from);
+            after += 1;
+            if free == left {
+                end = Some(to);
+                break;
+            }
+            left -= free;
+            time = to.max(time);
         }
-        start - now
+        let served = time + left;
+        let end = end.unwrap_or(served);
+        match after - first {
+            0 => self.busy.insert(first, (begin, end)),
+            1 => self.busy[first] = (begin, end),
+            _ => {
+                self.busy.drain(first + 1..after);
+                self.busy[first] = (begin, end);
+            }
+        }
+        served - service - now
     }
 }
 
@@ -181,15 +189,32 @@ mod tests {
     }
 
     #[test]
-    fn a_request_from_behind_takes_a_gap() {
+    fn a_request_from_behind_takes_what_is_free() {
         let mut server = Server::default();
         // Another CPU is ahead: its requests leave gaps of 10 and of 30.
         assert_eq!(waits(&mut server, &[1000, 1020, 1060]), [0, 0, 0]);
-        // Into the first gap; behind the first gap, which is too short from 1015 on; over both.
-        assert_eq!(waits(&mut server, &[1005, 1015, 1061]), [5, 15, 9]);
-        assert_eq!(server.busy, [(1000, 1040), (1060, 1080)]);
-        assert_eq!(waits(&mut server, &[0, 1035, 1035]), [0, 5, 15]);
-        assert_eq!(server.busy, [(0, 10), (1000, 1080)]);
+        // From 1010 to 1015 and, behind the other's request, from 1030 to 1035; the last one as if in order.
+        assert_eq!(waits(&mut server, &[1005, 1025]), [5, 5]);
+        assert_eq!(server.busy, [(1000, 1040), (1060, 1070)]);
+        assert_eq!(waits(&mut server, &[0, 1055, 1039]), [0, 10, 1]);
+        assert_eq!(server.busy, [(0, 10), (1000, 1050), (1055, 1075)]);
+    }
+
+    #[test]
+    fn two_cpus_that_ask_for_more_than_there_is_get_all_there_is() {
+        // Each waits for its request and 10 more; they advance in quanta of 1000, one after the other.
+        let (mut server, service) = (Server::default(), 71);
+        let mut times = [0, 0];
+        while times.iter().any(|time| *time < 1_000_000) {
+            let behind = usize::from(times[1] < times[0]);
+            let end = times[1 - behind] + 1000;
+            while times[behind] < end {
+                let now = times[behind];
+                times[behind] += server.wait(now, service, 1, now.saturating_sub(4000)) + 91;
+            }
+        }
+        let busy = server.busy_fs as f64 / times[0].min(times[1]) as f64;
+        assert!((0.98..=1.01).contains(&busy), "{busy}");
     }
 
     #[test]
