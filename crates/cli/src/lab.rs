@@ -55,6 +55,7 @@ pub fn main(arguments: Lab) -> anyhow::Result<ExitCode> {
         kernel: arguments.kernel,
         share: arguments.share,
         whole: arguments.whole,
+        exact_interrupts: arguments.exact_interrupts,
         seed: arguments.seed,
         boot_limit: Duration::from_secs_f64(arguments.boot_limit),
         time_limit: arguments.time_limit.map(Duration::from_secs_f64),

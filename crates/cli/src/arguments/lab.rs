@@ -36,6 +36,11 @@ pub struct Lab {
     /// Model the boot, too; otherwise the model begins with the command, with cold caches
     #[arg(long)]
     pub whole: bool,
+    /// Let interrupts arrive between any two instructions, so that samples inside name the right ones; several times slower
+    ///
+    /// Otherwise they arrive between blocks of instructions, and samples stand on the beginning of a block.
+    #[arg(long)]
+    pub exact_interrupts: bool,
     /// Where random numbers of the emulator begin
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u32,

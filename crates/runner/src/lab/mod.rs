@@ -43,6 +43,8 @@ pub struct LabOptions {
     pub share: Option<PathBuf>,
     /// Model the boot, too.
     pub whole: bool,
+    /// Interrupts arrive between any two instructions, not between blocks of instructions.
+    pub exact_interrupts: bool,
     /// Where random numbers of the emulator begin.
     pub seed: u32,
     /// How long the boot may take on this host.
@@ -123,6 +125,7 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
         initramfs: &initramfs,
         folders: &folders,
         shell,
+        exact_interrupts: options.exact_interrupts,
         seed: options.seed,
         boot_limit: options.boot_limit,
         time_limit: options.time_limit,
