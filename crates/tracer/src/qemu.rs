@@ -215,6 +215,7 @@ interface! {
     LabInterface, "qemu_plugin_lab_";
     fn start(u32, u32, u32);
     fn stall(u64);
+    fn exact();
     fn count() -> u64;
 }
 

@@ -80,7 +80,6 @@ pub(super) struct Guest<'a> {
     pub folders: &'a Folders,
     /// A shell on the console rather than a command.
     pub shell: bool,
-    pub exact_interrupts: bool,
     pub seed: u32,
     pub boot_limit: Duration,
     pub time_limit: Option<Duration>,
@@ -212,9 +211,6 @@ impl Guest<'_> {
                 "-device",
                 &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag},ioeventfd=off"),
             );
-        }
-        if self.exact_interrupts {
-            arguments.push("-singlestep".to_owned());
         }
         arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(str::to_owned));
         arguments.extend(self.machine.emulator_arguments());

@@ -116,16 +116,16 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
         machine: &machine,
         parts: &parts,
         plugin: format!(
-            "{},setup={},out={},lab={}",
+            "{},setup={},out={},lab={},exact={}",
             text(&plugin.path)?,
             text(&setup)?,
             text(&folders.own)?,
-            text(&lab_setup)?
+            text(&lab_setup)?,
+            u8::from(options.exact_interrupts)
         ),
         initramfs: &initramfs,
         folders: &folders,
         shell,
-        exact_interrupts: options.exact_interrupts,
         seed: options.seed,
         boot_limit: options.boot_limit,
         time_limit: options.time_limit,

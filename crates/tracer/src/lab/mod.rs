@@ -57,6 +57,8 @@ struct Qemu {
     system: SystemInterface,
     blocks: MemoryInterface,
     lab: LabInterface,
+    /// Blocks have one instruction while time is modelled.
+    exact: bool,
     instruction_fs: u64,
     line_shift: u32,
     /// Where what was counted goes.
@@ -128,6 +130,7 @@ pub fn install(
     setup: &Setup<'static>,
     lab_path: &str,
     folder: &Path,
+    exact: bool,
 ) -> Result<(), StartError> {
     let text = std::fs::read_to_string(lab_path).map_err(|source| StartError::File {
         path: lab_path.to_owned(),
@@ -144,6 +147,7 @@ pub fn install(
         system: SystemInterface::find().map_err(missing)?,
         blocks: MemoryInterface::find().map_err(missing)?,
         lab: LabInterface::find().map_err(missing)?,
+        exact,
         instruction_fs: lab.instruction_fs,
         line_shift: setup.line_bytes.trailing_zeros(),
         counts: folder.join("counts"),
@@ -186,11 +190,14 @@ pub fn install(
 /// # Safety
 /// In `qemu_plugin_install`, or while no CPU runs.
 unsafe fn listen(id: Id) {
-    let Some(interface) = qemu::qemu() else {
+    let (Some(interface), Some(qemu)) = (qemu::qemu(), QEMU.get()) else {
         return;
     };
     // SAFETY: QEMU's functions, with the callbacks that they are for.
     unsafe {
+        if qemu.exact {
+            (qemu.lab.exact)();
+        }
         (interface.register_vcpu_tb_trans_cb)(id, translated);
         (interface.register_atexit_cb)(id, exiting, std::ptr::null_mut());
     }
