@@ -99,6 +99,12 @@ impl Case {
         }
     }
 
+    /// Commands may take that long, in place of two minutes.
+    pub fn limit(mut self, limit: Duration) -> Case {
+        self.limit = limit;
+        self
+    }
+
     /// Its absolute path.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -170,7 +176,7 @@ impl Case {
         self.run(command)
     }
 
-    /// Runs a command to its end. A test that hangs fails after two minutes.
+    /// Runs a command to its end. A test that hangs fails after two minutes, or [`Case::limit`].
     pub fn run(&self, mut command: Command) -> Finished {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

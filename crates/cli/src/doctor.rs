@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use nearpage_machine::{Machine, several};
-use nearpage_runner::{Emulator, PLUGINS_FROM, PRELOAD_MISSING, PreloadLibrary, TracerPlugin};
+use nearpage_runner::{
+    Emulator, LabParts, PLUGINS_FROM, PRELOAD_MISSING, PreloadLibrary, TracerPlugin,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -82,6 +84,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(sources());
     findings.push(preload());
     findings.push(tracer());
+    findings.push(lab());
     findings.extend(policies());
     findings.push(balancing(Path::new("/proc")));
     findings.push(huge_pages(Path::new("/sys")));
@@ -193,6 +196,27 @@ fn tracer() -> Finding {
             error.to_string(),
             "install libnearpage_tracer.so beside nearpage; without it no full recordings",
         ),
+    }
+}
+
+/// Is there what `nearpage lab` takes?
+fn lab() -> Finding {
+    match LabParts::find(None) {
+        Ok(parts) => Finding::new(
+            "lab",
+            State::Ok,
+            format!(
+                "{}, kernel {}",
+                parts.emulator.display(),
+                parts.kernel.display()
+            ),
+            "",
+        ),
+        Err(error) => {
+            let words = error.to_string();
+            let (found, remedy) = words.split_once(": ").unwrap_or((&words, ""));
+            Finding::new("lab", State::Limited, found, remedy)
+        }
     }
 }
 

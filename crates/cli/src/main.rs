@@ -9,6 +9,7 @@ mod export;
 mod generate;
 mod import;
 mod json;
+mod lab;
 mod live;
 mod machine;
 mod optimize;
@@ -80,8 +81,8 @@ fn tell(said: &clap::Error) -> anyhow::Result<ExitCode> {
 }
 
 fn run_command(command: Command) -> anyhow::Result<ExitCode> {
-    use Command::{Live, Optimize, Record, Run};
-    if matches!(command, Record(_) | Run(_) | Optimize(_) | Live(_)) {
+    use Command::{Lab, Live, Optimize, Record, Run};
+    if matches!(command, Record(_) | Run(_) | Optimize(_) | Live(_) | Lab(_)) {
         signals::survive_closed_pipes();
     }
     match command {
@@ -97,6 +98,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Compare(arguments) => compare::main(arguments),
         Command::Simulate(arguments) => simulate::main(arguments),
         Command::Live(arguments) => live::main(arguments),
+        Command::Lab(arguments) => lab::main(arguments),
         Command::Machine(arguments) => machine::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),
         Command::Generate(arguments) => generate::main(arguments),

@@ -14,6 +14,7 @@ use crate::compare::CompareOutput;
 use crate::doctor::DoctorOutput;
 use crate::export::ExportOutput;
 use crate::import::ImportOutput;
+use crate::lab::LabOutput;
 use crate::live::{LiveOutput, ReplayOutput};
 use crate::machine::{CalibrationOutput, MachineOutput};
 use crate::optimize::OptimizeOutput;
@@ -38,6 +39,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("doctor", of::<DoctorOutput>()),
         ("export", of::<ExportOutput<'_>>()),
         ("import", of::<ImportOutput>()),
+        ("lab", of::<LabOutput>()),
         ("live", of::<LiveOutput<'_>>()),
         ("live-replay", of::<ReplayOutput>()),
         ("machine", of::<MachineOutput>()),

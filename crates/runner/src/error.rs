@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 
 use nearpage_online::ParameterError;
 
+use crate::lab::LabError;
 use crate::trace::{EMULATOR_PACKAGE, PLUGINS_FROM};
 
 /// Why a command cannot be run, observed, traced or placed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
+    #[error(transparent)]
+    Lab(#[from] LabError),
     #[error(transparent)]
     Live(#[from] nearpage_live::Error),
     #[error(transparent)]
@@ -140,6 +143,7 @@ impl Error {
     /// Is what was typed wrong (exit status 2), whatever the machine?
     pub fn is_usage(&self) -> bool {
         match self {
+            Self::Lab(error) => error.is_usage(),
             Self::Plan(error) => error.is_usage(),
             Self::Machine(error) => matches!(error, nearpage_machine::Error::Unknown { .. }),
             Self::NotForGuests { .. }

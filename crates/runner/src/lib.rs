@@ -1,6 +1,7 @@
-//! Runs a command, or attaches to what is running already, for one of four purposes: to record samples of it
+//! Runs a command, or attaches to what is running already, for one of five purposes: to record samples of it
 //! ([`observe()`]), to trace every miss of it under QEMU ([`trace()`]), to put its pages where a plan wants them ([`run()`]),
-//! or to migrate its pages while it runs ([`OnlineMigration`]).
+//! to migrate its pages while it runs ([`OnlineMigration`]), or to run it on a modelled machine, in modelled time
+//! ([`lab()`]).
 //!
 //! The crate finds the libraries that go into the command, composes its environment, waits for it, and says what became
 //! of it. It parses no arguments and prints nothing: each purpose has a struct of options, and lines for people go to a
@@ -27,6 +28,7 @@ pub mod fuzz {
 
     pub use crate::observe::remembered::fuzz as remembered;
 }
+mod lab;
 mod libraries;
 mod messages;
 mod observe;
@@ -40,6 +42,10 @@ mod trace;
 
 pub use environment::{Environment, SmallAllocations};
 pub use error::Error;
+pub use lab::{
+    LabCounts, LabError, LabNode, LabOptions, LabPair, LabParts, LabPrinter, LabRun, LabServer,
+    LabStream, lab,
+};
 pub use libraries::{PRELOAD_MISSING, PreloadLibrary, TracerPlugin};
 pub use observe::{ComparedRun, ObserveOptions, Observed, observe};
 pub use online_migration::{Migrated, OnlineMigration, OnlineMigrationOptions};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use nearpage_wire::lab::LabSetupError;
 use nearpage_wire::tracer_setup::SetupError;
 
 /// Why the tracer does not start.
@@ -28,6 +29,15 @@ pub enum StartError {
         /// What is wrong with it.
         source: SetupError<'static>,
     },
+    /// The lab's setup is wrong.
+    LabSetup {
+        /// Its path.
+        path: String,
+        /// What is wrong with it.
+        source: LabSetupError<'static>,
+    },
+    /// The emulator runs programs, or has not the patch of the lab.
+    NoLab,
     /// QEMU has no such function of the plugin interface.
     NoFunction(&'static str),
     /// QEMU says of several kinds of access, or of none, that they write.
@@ -43,11 +53,15 @@ impl fmt::Display for StartError {
         match self {
             Self::Target => f.write_str("only programs and guests for x86_64 can be traced"),
             Self::Argument(argument) => {
-                write!(f, "'{argument}' is not setup=FILE or out=FOLDER")
+                write!(f, "'{argument}' is not setup=FILE, out=FOLDER, lab=FILE or exact=1")
             }
             Self::ArgumentMissing => f.write_str("it needs setup=FILE and out=FOLDER"),
             Self::File { path, source } => write!(f, "{path}: {source}"),
             Self::Setup { path, source } => write!(f, "{path}: {source}"),
+            Self::LabSetup { path, source } => write!(f, "{path}: {source}"),
+            Self::NoLab => f.write_str(
+                "this QEMU cannot model guest time: the lab needs the one that crates/tracer/qemu/build builds",
+            ),
             Self::NoFunction(name) => write!(
                 f,
                 "this QEMU has no qemu_plugin_{name}: its plugin API is another"

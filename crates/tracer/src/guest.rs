@@ -203,7 +203,7 @@ unsafe extern "C" fn untraced(_: Id, block: *mut Block) {
 ///
 /// # Safety
 /// It belongs to the block that QEMU is translating.
-unsafe fn text<'a>(qemu: &Interface, instruction: *const Instruction) -> &'a [u8] {
+pub(crate) unsafe fn text<'a>(qemu: &Interface, instruction: *const Instruction) -> &'a [u8] {
     // SAFETY: as this function's.
     unsafe {
         let in_page = (qemu.insn_vaddr)(instruction) & ((1 << PAGE_BITS) - 1);
@@ -223,8 +223,8 @@ fn kept(guest: &Guest, run: PlacedRun) -> &'static PlacedRun {
 }
 
 /// A block in one page, or the part of one that is.
-struct Part {
-    first: *mut Instruction,
+pub(crate) struct Part {
+    pub first: *mut Instruction,
     address: u64,
     end: u64,
     host: u64,
@@ -232,8 +232,50 @@ struct Part {
 }
 
 impl Part {
+    /// The part of a block that the next instruction belongs to, which becomes part of it.
+    ///
+    /// # Safety
+    /// The instruction belongs to the block that QEMU is translating.
+    pub unsafe fn with<'a>(
+        parts: &'a mut Vec<Self>,
+        qemu: &Interface,
+        instruction: *mut Instruction,
+    ) -> &'a mut Self {
+        // SAFETY: as this function's.
+        let (here, host, size) = unsafe {
+            (
+                (qemu.insn_vaddr)(instruction),
+                (qemu.insn_haddr)(instruction) as u64,
+                (qemu.insn_size)(instruction) as u64,
+            )
+        };
+        let page = here >> PAGE_BITS;
+        let goes_on = parts
+            .last()
+            .is_some_and(|part| part.address >> PAGE_BITS == page);
+        if !goes_on {
+            parts.push(Self {
+                first: instruction,
+                address: here,
+                end: here,
+                host,
+                instructions: 0,
+            });
+        }
+        let at = parts.len() - 1;
+        let part = &mut parts[at];
+        // What of it is in the next page is fetched with that, if anything is.
+        let page_end = (page + 1) << PAGE_BITS;
+        part.end = (here + size).min(page_end);
+        part
+    }
+
+    pub fn add_instruction(&mut self) {
+        self.instructions += 1;
+    }
+
     /// `None`: its place in the guest's memory is unknown, or it is empty.
-    fn run(&self, memory: &Memory, line_shift: u32) -> Option<PlacedRun> {
+    pub fn run(&self, memory: &Memory, line_shift: u32) -> Option<PlacedRun> {
         let place = memory.place(self.host)?;
         if self.end <= self.address {
             return None;
@@ -272,29 +314,11 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
                 continue;
             }
             let here = (qemu.insn_vaddr)(instruction);
-            let host = (qemu.insn_haddr)(instruction) as u64;
             let text = text(qemu, instruction);
-            let page = here >> PAGE_BITS;
-            let part = match parts.last_mut() {
-                Some(part) if part.address >> PAGE_BITS == page => part,
-                _ => {
-                    parts.push(Part {
-                        first: instruction,
-                        address: here,
-                        end: here,
-                        host,
-                        instructions: 0,
-                    });
-                    let Some(part) = parts.last_mut() else { return };
-                    part
-                }
-            };
-            // What of it is in the next page is fetched with that, if anything is.
-            let page_end = (page + 1) << PAGE_BITS;
-            part.end = (here + (qemu.insn_size)(instruction) as u64).min(page_end);
+            let part = Part::with(&mut parts, qemu, instruction);
             let code = Code::new(here, part.instructions, is_string_instruction(text))
                 .in_guest(here, names_gs(text));
-            part.instructions += 1;
+            part.add_instruction();
             let callback = if is_atomic(text) {
                 atomic_access
             } else {

@@ -13,7 +13,7 @@
 //! Processes are traced each by itself: caches of one are not invalidated by another, and a forked
 //! child starts with cold caches and a file of its own. What a program runs by `exec` is emulated
 //! and traced likewise ([`exec`]). A guest under QEMU's system emulator is one trace, whose threads
-//! are the guest's CPUs ([`guest`]).
+//! are the guest's CPUs ([`guest`]). In the lab, the machine's model decides how long everything takes in a guest (module `lab`).
 
 pub mod caches;
 pub mod calls;
@@ -25,6 +25,7 @@ pub mod futexes;
 pub mod guest;
 mod instructions;
 pub mod l1;
+mod lab;
 pub mod lock;
 pub mod lockstep;
 pub mod maps;

@@ -18,7 +18,7 @@ use crate::process::Process;
 use crate::qemu::{self, ALL_ACCESSES, AccessKind, Block, Id, Info, NO_REGISTERS, StoreBit};
 use crate::thread::{Code, Run, Thread};
 use crate::vcpus::{self, Entered, Vcpu};
-use crate::{guest, maps, messages};
+use crate::{guest, lab, maps, messages};
 
 /// How long the end waits for threads in system calls: such a thread may wait for another that has stopped.
 const CALLS_MAX: Duration = Duration::from_secs(2);
@@ -400,11 +400,14 @@ fn install<'a>(
     if target != c"x86_64" {
         return Err(StartError::Target);
     }
-    let (mut setup, mut folder) = (None, None);
+    let (mut setup, mut folder, mut lab_setup) = (None, None, None);
+    let mut exact = false;
     for argument in arguments {
         match argument.split_once('=') {
             Some(("setup", path)) => setup = Some(path.to_owned()),
             Some(("out", path)) => folder = Some(path.to_owned()),
+            Some(("exact", on)) => exact = on == "1",
+            Some(("lab", path)) => lab_setup = Some(path.to_owned()),
             _ => return Err(StartError::Argument(argument.into_owned())),
         }
     }
@@ -417,6 +420,12 @@ fn install<'a>(
     let text = std::fs::read_to_string(&path).map_err(file(path.clone()))?;
     let setup = Setup::parse(text.leak()).map_err(|source| StartError::Setup { path, source })?;
     let qemu = qemu::find()?;
+    if let Some(path) = lab_setup {
+        if !whole_system {
+            return Err(StartError::NoLab);
+        }
+        return lab::install(id, &setup, &path, &folder, exact);
+    }
     if whole_system {
         return guest::install(id, setup, &folder);
     }

@@ -210,6 +210,15 @@ interface! {
     fn disable_ticks();
 }
 
+interface! {
+    /// Guest time: functions of a QEMU with `qemu/lab.patch`.
+    LabInterface, "qemu_plugin_lab_";
+    fn start(u32, u32, u32);
+    fn stall(u64);
+    fn exact();
+    fn count() -> u64;
+}
+
 /// What QEMU tells of the place of an access.
 #[repr(C)]
 pub struct HostAddress([u8; 0]);

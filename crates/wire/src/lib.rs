@@ -22,6 +22,7 @@
 pub mod allocation_log;
 pub mod checksum;
 pub mod compact_plan;
+pub mod lab;
 pub mod messages;
 pub mod pieces;
 pub mod replicas;

@@ -1,6 +1,7 @@
 //! What can be typed. Man pages and shell completions are generated from these definitions.
 
 mod deciding;
+mod lab;
 mod live;
 mod placing;
 mod record;
@@ -19,6 +20,7 @@ use nearpage_recording::ThreadPinning;
 use nearpage_sampler::Target;
 
 pub use self::deciding::Deciding;
+pub use self::lab::Lab;
 pub use self::live::Live;
 pub use self::placing::*;
 pub use self::record::*;
@@ -40,8 +42,8 @@ pub use self::system::*;
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage; `record` and `run` pass on \
-    the command's own.\n\nStart with `nearpage doctor`, then \
+    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage; `record`, `run` and `lab` pass \
+    on the command's own.\n\nStart with `nearpage doctor`, then \
     `nearpage record -- COMMAND` and `nearpage report DIR`."
 )]
 pub struct Arguments {
@@ -76,6 +78,8 @@ pub enum Command {
     Simulate(Simulate),
     /// Look after running programs: sample, decide, move pages
     Live(Live),
+    /// Run a command on a modelled machine, in modelled time
+    Lab(Lab),
     /// Show a machine: nodes, CPUs, latencies, caches
     Machine(Machine),
     /// List what this machine allows, and for each thing missing, cause and remedy

@@ -26,6 +26,17 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Mebibytes: `512M`, `2G`.
+pub fn mib(text: &str) -> Result<u32, String> {
+    let units = [("M", 1), ("G", 1024)];
+    let unit = units
+        .iter()
+        .find_map(|(unit, mib)| Some((text.strip_suffix(unit)?, mib)));
+    let size = unit.and_then(|(number, mib)| number.parse::<u32>().ok()?.checked_mul(*mib));
+    size.filter(|mib| (64..=1 << 20).contains(mib))
+        .ok_or_else(|| "expected a size from 64M to 1024G, such as 512M or 2G".to_owned())
+}
+
 /// `7f0000000000-7f0000200000`, with or without `0x`.
 pub fn address_range(text: &str) -> Result<Range<u64>, String> {
     let address = |text: &str| {
@@ -103,6 +114,24 @@ mod tests {
             "", "s", "-1", "1d", "inf", "nan", "1e999s", "1e30", "300000h",
         ] {
             assert!(super::seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn memory_has_a_unit() {
+        assert_eq!(super::mib("512M"), Ok(512));
+        assert_eq!(super::mib("2G"), Ok(2048));
+        for bad in [
+            "",
+            "512",
+            "M",
+            "63M",
+            "1025G",
+            "-1G",
+            "99999999999G",
+            "5000000G",
+        ] {
+            assert!(super::mib(bad).is_err(), "{bad}");
         }
     }
 

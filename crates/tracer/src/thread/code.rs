@@ -83,17 +83,17 @@ impl Run {
     }
 
     #[inline]
-    pub(super) fn address(self) -> u64 {
+    pub(crate) fn address(self) -> u64 {
         self.0 & ((1 << ADDRESS_BITS) - 1)
     }
 
     #[inline]
-    pub(super) fn instructions(self) -> u64 {
+    pub(crate) fn instructions(self) -> u64 {
         (self.0 >> ADDRESS_BITS & 511) + 1
     }
 
     #[inline]
-    pub(super) fn lines(self) -> u64 {
+    pub(crate) fn lines(self) -> u64 {
         (self.0 >> 56) + 1
     }
 }

@@ -1,0 +1,65 @@
+//! `nearpage lab`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::values;
+
+/// Runs a command on a modelled machine, in modelled time
+///
+/// Boots Linux under an emulator whose clock goes by nearpage's model of caches, TLBs, memory latency and queues, so
+/// that the guest's own clock shows what remote memory, migration and automatic balancing cost on a machine that you
+/// don't have. The command sees this machine's files, read-only; its output and status are its own. Build the emulator
+/// first: `crates/tracer/qemu/build`.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Lab {
+    /// The modelled machine: `local`, a preset (opteron-4, carrefour-a, epyc-8, …), a TOML file or hwloc's XML
+    #[arg(long, default_value = "local")]
+    pub machine: String,
+    /// CPUs in all, spread evenly over the nodes that have any [default: the machine's, 16 at most]
+    #[arg(long, value_name = "N")]
+    pub cpus: Option<u32>,
+    /// Memory of each node, such as 512M or 2G
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = values::mib)]
+    pub memory: u32,
+    /// Kernel to boot [default: the newest in /boot; its modules are taken from lib/modules beside that folder]
+    #[arg(long, value_name = "VMLINUZ")]
+    pub kernel: Option<PathBuf>,
+    /// Folder that the command may write to, under the same path
+    ///
+    /// All else that the command writes to is in the guest's memory ($TMPDIR, /dev/shm, /run) and gone afterwards.
+    #[arg(long, value_name = "DIR")]
+    pub share: Option<PathBuf>,
+    /// Model the boot, too; otherwise the model begins with the command, with cold caches
+    #[arg(long)]
+    pub whole: bool,
+    /// Let interrupts arrive between any two instructions, so that samples inside name the right ones; several times slower
+    ///
+    /// Otherwise they arrive between blocks of instructions, and samples stand on the beginning of a block.
+    #[arg(long)]
+    pub exact_interrupts: bool,
+    /// Where random numbers of the emulator begin
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u32,
+    /// How long the guest may boot, by this host's clock
+    #[arg(long, value_name = "SECONDS", default_value = "180", value_parser = values::seconds)]
+    pub boot_limit: f64,
+    /// How long the command may run, by this host's clock [default: for ever]
+    #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
+    pub time_limit: Option<f64>,
+    /// Print the result as JSON; what the command prints goes to standard error
+    #[arg(long, conflicts_with = "shell")]
+    pub json: bool,
+    /// Print nothing but what the command prints
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// A shell on the console instead of a command
+    #[arg(long, conflicts_with = "command")]
+    pub shell: bool,
+    /// Command and its arguments
+    #[arg(last = true, required_unless_present = "shell", value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,147 @@
+//! `nearpage lab`: run a command on a modelled machine, in modelled time.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nearpage_machine::several;
+use nearpage_runner::{LabCounts, LabOptions, LabRun, LabStream, lab};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::arguments::Lab;
+use crate::progress::Progress;
+use crate::{json, terminal};
+
+/// What `lab --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct LabOutput {
+    /// Version of this form.
+    version: u32,
+    /// The command's, as a shell shows it.
+    exit_status: u8,
+    /// The modelled machine.
+    machine: String,
+    /// CPUs of the guest.
+    cpus: u32,
+    /// What had to be assumed of the machine, or was left out of it.
+    assumed: Vec<String>,
+    /// What the guest's kernel said that puts the result in doubt.
+    warnings: Vec<String>,
+    /// From the begin mark to the end mark: of the command, or of its stable phase.
+    counts: Option<LabCounts>,
+}
+
+impl From<LabRun> for LabOutput {
+    fn from(run: LabRun) -> Self {
+        Self {
+            version: nearpage_recording::JSON_VERSION,
+            exit_status: run.status,
+            machine: run.machine,
+            cpus: run.cpus,
+            assumed: run.assumed,
+            warnings: run.warnings,
+            counts: run.counts,
+        }
+    }
+}
+
+pub fn main(arguments: Lab) -> anyhow::Result<ExitCode> {
+    let options = LabOptions {
+        command: arguments.command,
+        machine: arguments.machine,
+        cpus: arguments.cpus,
+        memory_mib: arguments.memory,
+        kernel: arguments.kernel,
+        share: arguments.share,
+        whole: arguments.whole,
+        exact_interrupts: arguments.exact_interrupts,
+        seed: arguments.seed,
+        boot_limit: Duration::from_secs_f64(arguments.boot_limit),
+        time_limit: arguments.time_limit.map(Duration::from_secs_f64),
+    };
+    let json = arguments.json;
+    let print = |stream: LabStream, bytes: &[u8]| {
+        // Whoever no longer reads it does not end the run.
+        let _ = match stream {
+            LabStream::Output if !json => {
+                let mut output = std::io::stdout();
+                output.write_all(bytes).and_then(|()| output.flush())
+            }
+            _ => std::io::stderr().write_all(bytes),
+        };
+    };
+    let quiet = arguments.quiet || json || arguments.shell;
+    let run = {
+        let _progress = (!quiet).then(|| Progress::new("in the lab".to_owned()));
+        lab(&options, &print)?
+    };
+    let status = run.status;
+    if json {
+        json::print(&LabOutput::from(run))?;
+    } else if !quiet {
+        to_text(&run).iter().for_each(|line| terminal::say(line));
+    }
+    Ok(ExitCode::from(status))
+}
+
+/// The result in a few lines.
+fn to_text(run: &LabRun) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !run.assumed.is_empty() {
+        lines.push(format!(
+            "{}: assumed {}",
+            run.machine,
+            run.assumed.join(", ")
+        ));
+    }
+    lines.extend(
+        run.warnings
+            .iter()
+            .map(|line| format!("the guest's kernel: {line}")),
+    );
+    let Some(counts) = &run.counts else {
+        return lines;
+    };
+    let per_second = match counts.host_s_per_guest_s {
+        Some(ratio) => format!(", {ratio:.1} for a second of the guest"),
+        None => String::new(),
+    };
+    lines.push(format!(
+        "{:.6} s on {} with {}; {:.1} s of the host{per_second}",
+        counts.guest_s,
+        run.machine,
+        several(run.cpus.into(), "CPU"),
+        counts.host_s
+    ));
+    lines.push(format!(
+        "{} M instructions, {} L2 hits, {} L3 hits, {} TLB misses",
+        counts.instructions / 1_000_000,
+        counts.l2_hits,
+        counts.l3_hits,
+        counts.tlb_misses
+    ));
+    let stall_share = |stall_s: f64| match counts.guest_s > 0.0 {
+        true => 100.0 * stall_s / (counts.guest_s * f64::from(run.cpus)),
+        false => 0.0,
+    };
+    lines.push(format!(
+        "misses: {} local, {} remote; stall {:.3} s ({:.0} % of all CPUs' time), of that {:.3} s in queues",
+        counts.local_misses,
+        counts.remote_misses,
+        counts.stall_s,
+        stall_share(counts.stall_s),
+        counts.queue_s
+    ));
+    for node in &counts.nodes {
+        lines.push(format!(
+            "node {}: {} local, {} remote misses, stall {:.3} s; controller {:.0} % busy",
+            node.node,
+            node.local_misses,
+            node.remote_misses,
+            node.stall_s,
+            100.0 * node.controller.busy
+        ));
+    }
+    lines
+}

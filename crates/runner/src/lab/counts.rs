@@ -1,0 +1,256 @@
+//! What came of a command in the lab.
+
+use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabLine};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::error::LabError;
+
+const FS_PER_S: f64 = 1e15;
+const NS_PER_S: f64 = 1e9;
+
+/// What the model counted from the begin mark to the end mark.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct LabCounts {
+    /// Guest time.
+    pub guest_s: f64,
+    /// The host's time.
+    pub host_s: f64,
+    /// The host's seconds for a second of the guest; null: no guest time passed.
+    pub host_s_per_guest_s: Option<f64>,
+    /// Guest time from the boot to the begin mark.
+    pub began_s: f64,
+    /// Instructions of all CPUs.
+    pub instructions: u64,
+    /// Of those, the kernel's.
+    pub kernel_instructions: u64,
+    /// Loads.
+    pub loads: u64,
+    /// Stores.
+    pub stores: u64,
+    /// What second-level caches served.
+    pub l2_hits: u64,
+    /// What last-level caches served.
+    pub l3_hits: u64,
+    /// Misses to the memory of the CPU's own node.
+    pub local_misses: u64,
+    /// Misses to the memory of other nodes.
+    pub remote_misses: u64,
+    /// Of all misses, those that another CPU's cache served.
+    pub other_cache_served: u64,
+    /// Of all misses, stores to a line that others had, too.
+    pub upgrades: u64,
+    /// Of all misses, the kernel's.
+    pub kernel_misses: u64,
+    /// Lines written back to memory.
+    pub write_backs: u64,
+    /// Misses of all TLBs.
+    pub tlb_misses: u64,
+    /// What all CPUs together waited for misses.
+    pub stall_s: f64,
+    /// Of that, behind other requests.
+    pub queue_s: f64,
+    /// What hits of second-level and last-level caches took.
+    pub hit_s: f64,
+    /// What TLB misses took.
+    pub tlb_s: f64,
+    /// Each node.
+    pub nodes: Vec<LabNode>,
+    /// Misses for each pair of nodes that has any.
+    pub pairs: Vec<LabPair>,
+    /// Links in the machine's order, each in both directions.
+    pub links: Vec<LabServer>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct LabNode {
+    /// Its position.
+    pub node: usize,
+    /// Misses of its CPUs to its own memory.
+    pub local_misses: u64,
+    /// Misses of its CPUs to other nodes' memory.
+    pub remote_misses: u64,
+    /// What its CPUs waited for misses.
+    pub stall_s: f64,
+    /// Its memory controller.
+    pub controller: LabServer,
+}
+
+/// A memory controller, or a link in one direction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct LabServer {
+    /// Requests, write-backs among them.
+    pub requests: u64,
+    /// Share of the guest time in which it was busy; 0 where the machine sets no limit.
+    pub busy: f64,
+}
+
+/// Misses from one node's CPUs to another's memory.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct LabPair {
+    /// Node of the CPUs.
+    pub cpu_node: usize,
+    /// Node of the memory.
+    pub memory_node: usize,
+    /// How many.
+    pub misses: u64,
+    /// What CPUs waited for them.
+    pub stall_s: f64,
+    /// Of that, behind other requests.
+    pub queue_s: f64,
+}
+
+impl LabCounts {
+    /// From what the tracer wrote, on a machine of so many nodes.
+    pub(super) fn parse(text: &str, nodes: usize) -> Result<Self, LabError> {
+        let mut lines = text.lines();
+        if lines.next() != Some(COUNTS_FIRST_LINE) {
+            return Err(LabError::NoCounts);
+        }
+        let lines: Option<Vec<LabLine>> = lines.map(LabLine::parse).collect();
+        let lines = lines.ok_or(LabError::NoCounts)?;
+        let count = |wanted: LabCount| {
+            let counts = lines.iter().filter_map(|line| match line {
+                LabLine::Count(count, value) if *count == wanted => Some(*value),
+                _ => None,
+            });
+            counts.sum::<u64>()
+        };
+        let guest_s = count(LabCount::GuestNs) as f64 / NS_PER_S;
+        let host_s = count(LabCount::HostNs) as f64 / NS_PER_S;
+        let mut counts = Self {
+            guest_s,
+            host_s,
+            host_s_per_guest_s: (guest_s > 0.0).then(|| host_s / guest_s),
+            began_s: count(LabCount::BeganNs) as f64 / NS_PER_S,
+            instructions: count(LabCount::Instructions),
+            kernel_instructions: count(LabCount::KernelInstructions),
+            loads: count(LabCount::Loads),
+            stores: count(LabCount::Stores),
+            l2_hits: count(LabCount::L2Hits),
+            l3_hits: count(LabCount::L3Hits),
+            local_misses: 0,
+            remote_misses: 0,
+            other_cache_served: count(LabCount::OtherCacheServed),
+            upgrades: count(LabCount::Upgrades),
+            kernel_misses: count(LabCount::KernelMisses),
+            write_backs: count(LabCount::WriteBacks),
+            tlb_misses: count(LabCount::TlbMisses),
+            stall_s: 0.0,
+            queue_s: 0.0,
+            hit_s: count(LabCount::HitFs) as f64 / FS_PER_S,
+            tlb_s: count(LabCount::TlbFs) as f64 / FS_PER_S,
+            nodes: (0..nodes)
+                .map(|node| LabNode {
+                    node,
+                    ..LabNode::default()
+                })
+                .collect(),
+            pairs: Vec::new(),
+            links: Vec::new(),
+        };
+        lines.iter().for_each(|line| counts.add(line));
+        Ok(counts)
+    }
+
+    fn add(&mut self, line: &LabLine) {
+        let busy = |busy_fs: u64, guest_s: f64| match guest_s > 0.0 {
+            true => busy_fs as f64 / FS_PER_S / guest_s,
+            false => 0.0,
+        };
+        match *line {
+            LabLine::Count(..) => {}
+            LabLine::Misses {
+                cpu,
+                memory,
+                misses,
+                stall_fs,
+                queue_fs,
+            } => {
+                let (stall_s, queue_s) = (stall_fs as f64 / FS_PER_S, queue_fs as f64 / FS_PER_S);
+                let local = cpu == memory;
+                let all = if local {
+                    &mut self.local_misses
+                } else {
+                    &mut self.remote_misses
+                };
+                *all += misses;
+                self.stall_s += stall_s;
+                self.queue_s += queue_s;
+                if let Some(node) = self.nodes.get_mut(cpu) {
+                    let of_node = if local {
+                        &mut node.local_misses
+                    } else {
+                        &mut node.remote_misses
+                    };
+                    *of_node += misses;
+                    node.stall_s += stall_s;
+                }
+                self.pairs.push(LabPair {
+                    cpu_node: cpu,
+                    memory_node: memory,
+                    misses,
+                    stall_s,
+                    queue_s,
+                });
+            }
+            LabLine::Controller {
+                node,
+                requests,
+                busy_fs,
+            } => {
+                let busy = busy(busy_fs, self.guest_s);
+                if let Some(node) = self.nodes.get_mut(node) {
+                    node.controller = LabServer { requests, busy };
+                }
+            }
+            LabLine::Link {
+                requests, busy_fs, ..
+            } => {
+                let busy = busy(busy_fs, self.guest_s);
+                self.links.push(LabServer { requests, busy });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_summed_by_node() {
+        let text = "nearpage lab counts 1\nguest_ns 2000000000\nhost_ns 50000000000\nloads 7\nmisses 0 0 3 1000000000000000 0\n\
+                    misses 0 1 4 2000000000000000 500000000000000\ncontroller 1 4 1000000000000000\nlink 0 4 500000000000000\n";
+        let counts = LabCounts::parse(text, 2).unwrap();
+        assert_eq!(
+            (counts.guest_s, counts.host_s_per_guest_s),
+            (2.0, Some(25.0))
+        );
+        assert_eq!((counts.local_misses, counts.remote_misses), (3, 4));
+        assert_eq!((counts.stall_s, counts.queue_s), (3.0, 0.5));
+        assert_eq!(counts.nodes[0].remote_misses, 4);
+        assert_eq!(
+            counts.nodes[1].controller,
+            LabServer {
+                requests: 4,
+                busy: 0.5
+            }
+        );
+        assert_eq!(
+            counts.links,
+            [LabServer {
+                requests: 4,
+                busy: 0.25
+            }]
+        );
+        for damaged in [
+            "",
+            "nearpage lab counts 1\nmisses 0\n",
+            "nearpage lab counts 2\n",
+        ] {
+            assert!(LabCounts::parse(damaged, 2).is_err(), "{damaged}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The emulator with modelled time, its firmware, a kernel with its modules, a busybox.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::error::LabError;
+
+/// Overrides where the emulator is looked for.
+const FOLDER_VARIABLE: &str = "NEARPAGE_LAB";
+const EMULATOR: &str = "qemu-system-x86_64";
+/// Where Debian's packages have firmware.
+const FIRMWARE: [&str; 2] = ["/usr/share/seabios", "/usr/share/qemu"];
+const FIRMWARE_FILES: [&str; 3] = ["bios-256k.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
+
+/// What the lab takes of this machine.
+#[derive(Clone, Debug)]
+pub struct LabParts {
+    /// The emulator.
+    pub emulator: PathBuf,
+    /// A static busybox.
+    pub busybox: PathBuf,
+    /// The kernel's image.
+    pub kernel: PathBuf,
+    /// The folder of its modules.
+    pub modules: PathBuf,
+}
+
+impl LabParts {
+    /// Finds them. `kernel`: the image to boot; otherwise the newest in /boot, or the one that the tests' guest boots.
+    ///
+    /// # Errors
+    /// What is missing first, and how to get it.
+    pub fn find(kernel: Option<&Path>) -> Result<Self, LabError> {
+        let folders = folders();
+        let mut candidates = folders.iter().map(|folder| folder.join(EMULATOR));
+        let emulator = candidates.find(|path| path.is_file());
+        let emulator = emulator.ok_or_else(|| LabError::NoEmulator(folders.clone()))?;
+        for file in FIRMWARE_FILES {
+            let found = FIRMWARE
+                .iter()
+                .any(|folder| Path::new(folder).join(file).exists());
+            if !found {
+                return Err(LabError::NoFirmware(file));
+            }
+        }
+        let of_tests = emulator.parent().and_then(Path::parent);
+        let of_tests = of_tests.unwrap_or(Path::new("/")).join("guest/kernel/boot");
+        let kernel = match kernel {
+            Some(kernel) => kernel.to_owned(),
+            None => newest_kernel(&[Path::new("/boot"), &of_tests])
+                .ok_or_else(|| LabError::NoKernel(of_tests.clone()))?,
+        };
+        let modules = modules(&kernel)?;
+        Ok(Self {
+            emulator,
+            busybox: busybox().ok_or(LabError::NoBusybox)?,
+            kernel,
+            modules,
+        })
+    }
+}
+
+/// Folders of firmware, as the emulator takes them.
+pub(super) fn firmware() -> [&'static str; 2] {
+    FIRMWARE
+}
+
+/// Where an emulator may be.
+fn folders() -> Vec<PathBuf> {
+    if let Some(folder) = env::var_os(FOLDER_VARIABLE) {
+        return vec![folder.into()];
+    }
+    let mut folders = Vec::new();
+    // Beside the folder of the executable: target/debug/nearpage, target/lab.
+    if let Ok(executable) = env::current_exe()
+        && let Some(target) = executable.parent().and_then(Path::parent)
+    {
+        folders.push(target.join("lab"));
+        folders.push(target.join("lib/nearpage/lab"));
+    }
+    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Some(Path::new(&env::var_os("HOME")?).join(".cache"));
+    folders.extend(cache.or_else(home).map(|cache| cache.join("nearpage/lab")));
+    folders
+}
+
+/// The newest kernel in the first folder that has one. Versions are compared number by number.
+fn newest_kernel(folders: &[&Path]) -> Option<PathBuf> {
+    folders.iter().find_map(|folder| {
+        let entries = fs::read_dir(folder).ok()?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let with_modules = paths.filter(|path| modules(path).is_ok());
+        with_modules.max_by_key(|path| version(&path.to_string_lossy()))
+    })
+}
+
+fn version(name: &str) -> Vec<u64> {
+    let name = name.rsplit("vmlinuz-").next().unwrap_or(name);
+    let numbers = name.split(|letter: char| !letter.is_ascii_digit());
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
+/// The modules of `…/boot/vmlinuz-VERSION` are in `…/lib/modules/VERSION`.
+fn modules(kernel: &Path) -> Result<PathBuf, LabError> {
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy();
+    let version = name.strip_prefix("vmlinuz-").unwrap_or(&name).to_owned();
+    let root = kernel.parent().and_then(Path::parent);
+    let modules = root
+        .unwrap_or(Path::new("/"))
+        .join("lib/modules")
+        .join(version);
+    if kernel.is_file() && modules.is_dir() {
+        return Ok(modules);
+    }
+    Err(LabError::NoModules {
+        kernel: kernel.to_owned(),
+        modules,
+    })
+}
+
+fn busybox() -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let mut candidates = env::split_paths(&path).map(|folder| folder.join("busybox"));
+    candidates.find(|path| is_static(path))
+}
+
+/// Names a static program no loader?
+fn is_static(path: &Path) -> bool {
+    fs::read(path).is_ok_and(|bytes| {
+        let head = bytes.get(..4096).unwrap_or(&bytes);
+        !head.windows(8).any(|window| window == b"ld-linux")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_kernel_with_modules_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        for (version, complete) in [
+            ("6.9.1-amd64", true),
+            ("6.12.0-amd64", true),
+            ("7.0.0", false),
+        ] {
+            fs::create_dir_all(folder.path().join("boot")).unwrap();
+            fs::write(
+                folder
+                    .path()
+                    .join("boot")
+                    .join(format!("vmlinuz-{version}")),
+                "",
+            )
+            .unwrap();
+            if complete {
+                fs::create_dir_all(folder.path().join("lib/modules").join(version)).unwrap();
+            }
+        }
+        let boot = folder.path().join("boot");
+        let newest = newest_kernel(&[Path::new("/no/such/folder"), &boot]).unwrap();
+        assert_eq!(newest, boot.join("vmlinuz-6.12.0-amd64"));
+        let error = modules(&boot.join("vmlinuz-7.0.0")).unwrap_err();
+        assert!(error.to_string().ends_with("lib/modules/7.0.0"), "{error}");
+    }
+}

@@ -1,0 +1,60 @@
+//! Why a command can't be run in the lab.
+
+use std::path::PathBuf;
+
+/// Why a command can't be run in the lab.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum LabError {
+    #[error(
+        "no emulator with modelled time in {}: build it with crates/tracer/qemu/build (four minutes), or name its \
+         folder with NEARPAGE_LAB",
+        .0.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    NoEmulator(Vec<PathBuf>),
+    #[error(
+        "{0} of the emulator's firmware is missing: install the Debian packages seabios and qemu-system-data"
+    )]
+    NoFirmware(&'static str),
+    #[error("no static busybox found on PATH: install the Debian package busybox-static")]
+    NoBusybox,
+    #[error("no kernel in /boot or {}: name one with --kernel", .0.display())]
+    NoKernel(PathBuf),
+    #[error("{}: a kernel without its modules; expected {}", kernel.display(), modules.display())]
+    NoModules { kernel: PathBuf, modules: PathBuf },
+    #[error("{}: can't be unpacked with `{tool}`", module.display())]
+    Module { module: PathBuf, tool: &'static str },
+    #[error("{path:?}: the emulator takes no path with a comma, space or byte that is no UTF-8")]
+    Path { path: PathBuf },
+    #[error("--cpus {given}: {machine} has {cpus} on {nodes} nodes; expected {nodes} to {most}")]
+    Cpus {
+        given: u32,
+        machine: String,
+        cpus: u32,
+        nodes: u32,
+        most: u32,
+    },
+    #[error(
+        "--memory: {nodes} nodes of {mib} MiB are more than the {free_mib} MiB that this machine has free"
+    )]
+    Memory { nodes: u32, mib: u32, free_mib: u64 },
+    #[error("{machine}: {cause}")]
+    Setup { machine: String, cause: String },
+    #[error("the guest did not boot within {seconds} s; its console ends with: {console}")]
+    NotBooted { seconds: u64, console: String },
+    #[error("the guest went down before the command ended; its console ends with: {console}")]
+    Died { console: String },
+    #[error("the emulator ended before the guest booted: {message}")]
+    Emulator { message: String },
+    #[error("the command still ran after {seconds} s; --time-limit sets another limit")]
+    TooLong { seconds: u64 },
+    #[error("what the model counted is missing or damaged")]
+    NoCounts,
+}
+
+impl LabError {
+    /// Is what was typed wrong?
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self, Self::Cpus { .. } | Self::Memory { .. })
+    }
+}

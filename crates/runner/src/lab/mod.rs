@@ -1,0 +1,267 @@
+//! A command on a modelled machine: in a real Linux under an emulator whose clock goes by the tracer's model.
+
+mod counts;
+mod emulator;
+mod error;
+mod guest;
+mod initramfs;
+mod machine;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nearpage_files::TemporaryFolder;
+use nearpage_machine::Machine;
+
+pub use counts::{LabCounts, LabNode, LabPair, LabServer};
+pub use emulator::LabParts;
+pub use error::LabError;
+
+use crate::TracerPlugin;
+use crate::error::{Error, IoContext, NO_FOLDER};
+use guest::Guest;
+use machine::LabMachine;
+
+/// What to run in the lab, and how.
+#[derive(Clone, Debug)]
+pub struct LabOptions {
+    /// The command and its arguments; empty: a shell on the console.
+    pub command: Vec<OsString>,
+    /// The modelled machine: `local`, a preset or a file.
+    pub machine: String,
+    /// CPUs in all, spread evenly over the nodes. `None`: the machine's, sixteen at most.
+    pub cpus: Option<u32>,
+    /// Memory of each node.
+    pub memory_mib: u32,
+    /// Kernel to boot. `None`: the newest in /boot, or the one that the tests' guest boots.
+    pub kernel: Option<PathBuf>,
+    /// A folder that the command may write to.
+    pub share: Option<PathBuf>,
+    /// Model the boot, too.
+    pub whole: bool,
+    /// Interrupts arrive between any two instructions, not between blocks of instructions.
+    pub exact_interrupts: bool,
+    /// Where random numbers of the emulator begin.
+    pub seed: u32,
+    /// How long the boot may take on this host.
+    pub boot_limit: Duration,
+    /// How long the command may take on this host.
+    pub time_limit: Option<Duration>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct LabRun {
+    /// The command's status as a shell shows it.
+    pub status: u8,
+    /// The modelled machine's name.
+    pub machine: String,
+    /// CPUs of the guest.
+    pub cpus: u32,
+    /// What the model counted; `None`: a shell was run.
+    pub counts: Option<LabCounts>,
+    /// What had to be assumed of the machine.
+    pub assumed: Vec<String>,
+    /// Lines of the guest's kernel that put its clock or memory in doubt.
+    pub warnings: Vec<String>,
+}
+
+/// What a command prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabStream {
+    /// Standard output.
+    Output,
+    /// Standard error.
+    Error,
+}
+
+/// Is given what the command prints while it runs.
+pub type LabPrinter<'a> = &'a dyn Fn(LabStream, &[u8]);
+
+/// Runs a command on a modelled machine.
+///
+/// # Errors
+/// No emulator, firmware, kernel, busybox or tracer; a machine that can't be modelled, or CPUs or memory that it has
+/// not; a guest that doesn't boot, or goes down; an interrupt.
+pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error> {
+    let machine = Machine::by_name_or_path(&options.machine, Path::new("/sys"))?;
+    let shell = options.command.is_empty();
+    let machine = LabMachine::new(
+        &machine,
+        &options.machine,
+        options.cpus,
+        options.memory_mib,
+        !options.whole,
+    )?;
+    let parts = LabParts::find(options.kernel.as_deref())?;
+    let plugin = TracerPlugin::find()?;
+    let folder = TemporaryFolder::new("lab").context(NO_FOLDER)?;
+    let folders = Folders::make(folder.path(), options.share.as_deref())?;
+    let write = |name: &str, text: &[u8]| {
+        let path = folders.own.join(name);
+        fs::write(&path, text).at(&path, "can't be written")?;
+        Ok::<PathBuf, Error>(path)
+    };
+    let setup = write("setup", machine.setup.as_bytes())?;
+    let lab_setup = write("lab_setup", machine.lab_setup.as_bytes())?;
+    let script = folders.work.join("script");
+    fs::write(&script, guest_script(&options.command)).at(&script, "can't be written")?;
+    let initramfs = folders.own.join("initramfs");
+    initramfs::write(&parts, &initramfs)?;
+    let guest = Guest {
+        machine: &machine,
+        parts: &parts,
+        plugin: format!(
+            "{},setup={},out={},lab={},exact={}",
+            text(&plugin.path)?,
+            text(&setup)?,
+            text(&folders.own)?,
+            text(&lab_setup)?,
+            u8::from(options.exact_interrupts)
+        ),
+        initramfs: &initramfs,
+        folders: &folders,
+        shell,
+        seed: options.seed,
+        boot_limit: options.boot_limit,
+        time_limit: options.time_limit,
+    };
+    let ended = guest.run(print)?;
+    let counts = match shell {
+        true => None,
+        false => {
+            let path = folders.own.join("counts");
+            let text = fs::read_to_string(&path).map_err(|_| LabError::NoCounts)?;
+            Some(LabCounts::parse(&text, machine.machine().nodes.len())?)
+        }
+    };
+    Ok(LabRun {
+        status: ended.status,
+        machine: machine.machine().name.clone(),
+        cpus: machine.cpus(),
+        counts,
+        assumed: machine.assumed.clone(),
+        warnings: ended.warnings,
+    })
+}
+
+/// Folders of a run.
+struct Folders {
+    /// For the emulator and the tracer alone.
+    own: PathBuf,
+    /// Which the guest writes to.
+    work: PathBuf,
+    /// Which the command may write to.
+    share: Option<PathBuf>,
+}
+
+impl Folders {
+    fn make(folder: &Path, share: Option<&Path>) -> Result<Self, Error> {
+        let make = |name: &str| {
+            let path = folder.join(name);
+            fs::create_dir(&path).at(&path, "can't be made")?;
+            path.canonicalize().at(&path, "can't be found")
+        };
+        let share = share.map(|share| share.canonicalize().at(share, "can't be found"));
+        let folders = Self {
+            own: make("own")?,
+            work: make("work")?,
+            share: share.transpose()?,
+        };
+        for path in [Some(&folders.work), folders.share.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            text(path)?;
+        }
+        Ok(folders)
+    }
+}
+
+/// A path as the emulator and the kernel's command line take it.
+fn text(path: &Path) -> Result<&str, LabError> {
+    let text = path
+        .to_str()
+        .filter(|text| !text.contains([',', ' ', '"', '\n']));
+    text.ok_or_else(|| LabError::Path {
+        path: path.to_owned(),
+    })
+}
+
+/// A word of a shell script.
+fn quoted(word: &OsStr) -> Vec<u8> {
+    let mut quoted = vec![b'\''];
+    for byte in word.as_bytes() {
+        match byte {
+            b'\'' => quoted.extend_from_slice(br"'\''"),
+            byte => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+/// What the guest runs: the command between two marks, with this process's variables and folder.
+fn guest_script(command: &[OsString]) -> Vec<u8> {
+    let mut script = Vec::new();
+    let mut line = |parts: &[&[u8]]| {
+        parts.iter().for_each(|part| script.extend_from_slice(part));
+        script.push(b'\n');
+    };
+    for (name, value) in env::vars_os() {
+        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        let name = name.as_bytes();
+        if name.iter().all(is_name) && !name.first().is_none_or(u8::is_ascii_digit) {
+            line(&[b"export ", name, b"=", &quoted(&value)]);
+        }
+    }
+    line(&[b"export TMPDIR=/dev/shm"]);
+    if let Ok(folder) = env::current_dir() {
+        line(&[b"cd ", &quoted(folder.as_os_str())]);
+    }
+    if command.is_empty() {
+        line(&[b"exec setsid -c /bin/sh -i"]);
+        return script;
+    }
+    let words: Vec<Vec<u8>> = command.iter().map(|word| quoted(word)).collect();
+    line(&[b"/run/nearpage-begin"]);
+    line(&[&words.join(&b' ')]);
+    line(&[b"status=$?"]);
+    line(&[b"/run/nearpage-end"]);
+    line(&[b"exit $status"]);
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_reach_the_guest_as_they_were_typed() {
+        let words = ["printf", "%s|", "a b", "it's", "$HOME", ""];
+        let command: Vec<OsString> = words.map(OsString::from).to_vec();
+        let script = String::from_utf8(guest_script(&command)).unwrap();
+        let line = script
+            .lines()
+            .find(|line| line.starts_with("'printf'"))
+            .unwrap();
+        let output = std::process::Command::new("sh")
+            .args(["-c", line])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "a b|it's|$HOME||");
+        assert!(script.contains("/run/nearpage-begin\n'printf'"), "{script}");
+    }
+
+    #[test]
+    fn paths_that_the_emulator_would_split_are_refused() {
+        assert!(text(Path::new("/a/b")).is_ok());
+        for path in ["/a,b", "/a b"] {
+            assert!(text(Path::new(path)).is_err(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! The lab: a guest whose clock goes by the machine's model.
+//!
+//! QEMU with `qemu/lab.patch` counts guest time for each CPU, in the time of an instruction. After each reference this
+//! plugin adds what the reference takes on the modelled machine, so that all clocks of the guest show it. One host
+//! thread runs all CPUs: a lockstep would wait forever, and nothing here is shared between threads.
+//!
+//! Counted is what runs between the first begin mark (the command's beginning) and the first end mark; a later begin
+//! mark, the program's own, begins again.
+
+mod model;
+mod queues;
+
+use std::cell::UnsafeCell;
+use std::collections::HashSet;
+use std::ffi::{c_uint, c_void};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
+
+use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabSetup};
+use nearpage_wire::trace::{BEGIN_MARK, END_MARK};
+use nearpage_wire::tracer_setup::Setup;
+
+use crate::error::StartError;
+use crate::guest::{Part, text};
+use crate::instructions::{at, is_atomic, is_string_instruction};
+use crate::memory::{self, Memory};
+use crate::messages;
+use crate::qemu::{
+    self, ALL_ACCESSES, AccessKind, Block, Id, LabInterface, MemoryInterface, NO_REGISTERS,
+    StoreBit, SystemInterface,
+};
+use crate::thread::PlacedRun;
+use model::{Access, Model};
+
+/// What the plugin is told of an instruction with an access, in a word.
+#[derive(Clone, Copy)]
+struct Code(u64);
+
+impl Code {
+    const KERNEL: u64 = 1 << 63;
+    const REPEATS: u64 = 1 << 62;
+
+    fn new(address: u64, repeats: bool) -> Self {
+        let kernel = if address >> 63 == 1 { Self::KERNEL } else { 0 };
+        let repeats = if repeats { Self::REPEATS } else { 0 };
+        Self(address & (Self::REPEATS - 1) | kernel | repeats)
+    }
+}
+
+/// QEMU's functions, and what does not change.
+struct Qemu {
+    id: Id,
+    system: SystemInterface,
+    blocks: MemoryInterface,
+    lab: LabInterface,
+    /// Blocks have one instruction while time is modelled.
+    exact: bool,
+    instruction_fs: u64,
+    line_shift: u32,
+    /// Where what was counted goes.
+    counts: PathBuf,
+}
+
+static QEMU: OnceLock<Qemu> = OnceLock::new();
+/// The guest's memory, once its first block is translated.
+static MEMORY: OnceLock<Memory> = OnceLock::new();
+
+/// What callbacks change.
+struct Lab {
+    model: Model,
+    /// Those that callbacks were told of, kept for good: the emulator translates the same code often.
+    runs: HashSet<&'static PlacedRun>,
+    marks: u32,
+    began_ns: u64,
+    began: Instant,
+    ended: bool,
+}
+
+struct Slot {
+    in_use: AtomicBool,
+    lab: UnsafeCell<Option<Lab>>,
+}
+
+// SAFETY: `enter` gives the only reference, on the one host thread that runs the guest's CPUs, or on another when
+// QEMU has stopped that one.
+unsafe impl Sync for Slot {}
+
+static LAB: Slot = Slot {
+    in_use: AtomicBool::new(false),
+    lab: UnsafeCell::new(None),
+};
+
+/// The only reference to the lab's state.
+struct Entered(());
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        LAB.in_use.store(false, Release);
+    }
+}
+
+impl Entered {
+    #[inline]
+    fn lab(&mut self) -> Option<&mut Lab> {
+        // SAFETY: this is the only `Entered`, and borrowed mutably.
+        unsafe { (*LAB.lab.get()).as_mut() }
+    }
+}
+
+/// The state, unless a callback that was interrupted has it.
+///
+/// # Safety
+/// In a callback of QEMU's: they are made on the one host thread that runs CPUs, or while that one is stopped.
+#[inline]
+unsafe fn enter() -> Option<Entered> {
+    if LAB.in_use.load(Acquire) {
+        return None;
+    }
+    LAB.in_use.store(true, Relaxed);
+    Some(Entered(()))
+}
+
+/// Has the guest's time modelled.
+pub fn install(
+    id: Id,
+    setup: &Setup<'static>,
+    lab_path: &str,
+    folder: &Path,
+    exact: bool,
+) -> Result<(), StartError> {
+    let text = std::fs::read_to_string(lab_path).map_err(|source| StartError::File {
+        path: lab_path.to_owned(),
+        source,
+    })?;
+    let lab = LabSetup::parse(text.leak()).map_err(|source| StartError::LabSetup {
+        path: lab_path.to_owned(),
+        source,
+    })?;
+    let missing = |_| StartError::NoLab;
+    let from_mark = lab.from_mark;
+    let qemu = Qemu {
+        id,
+        system: SystemInterface::find().map_err(missing)?,
+        blocks: MemoryInterface::find().map_err(missing)?,
+        lab: LabInterface::find().map_err(missing)?,
+        exact,
+        instruction_fs: lab.instruction_fs,
+        line_shift: setup.line_bytes.trailing_zeros(),
+        counts: folder.join("counts"),
+    };
+    // SAFETY: QEMU's function, while it installs plugins and runs no CPU. Figures fit: `LabSetup::check`.
+    unsafe {
+        (qemu.lab.start)(
+            lab.instruction_fs as u32,
+            lab.quantum_ns as u32,
+            lab.pause_ns as u32,
+        );
+    }
+    let state = Lab {
+        model: Model::new(setup, &lab),
+        runs: HashSet::new(),
+        marks: 0,
+        began_ns: 0,
+        began: Instant::now(),
+        ended: false,
+    };
+    if QEMU.set(qemu).is_err() {
+        return Err(StartError::AlreadyStarted);
+    }
+    let Some(interface) = qemu::qemu() else {
+        return Err(StartError::NoLab);
+    };
+    // SAFETY: no callback is registered yet, so nobody else has the state; QEMU's functions, with the callbacks that
+    // they are for.
+    unsafe {
+        *LAB.lab.get() = Some(state);
+        if from_mark {
+            (interface.register_vcpu_tb_trans_cb)(id, translated_before);
+        } else {
+            listen(id);
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// In `qemu_plugin_install`, or while no CPU runs.
+unsafe fn listen(id: Id) {
+    let (Some(interface), Some(qemu)) = (qemu::qemu(), QEMU.get()) else {
+        return;
+    };
+    // SAFETY: QEMU's functions, with the callbacks that they are for.
+    unsafe {
+        if qemu.exact {
+            (qemu.lab.exact)();
+        }
+        (interface.register_vcpu_tb_trans_cb)(id, translated);
+        (interface.register_atexit_cb)(id, exiting, std::ptr::null_mut());
+    }
+}
+
+/// Before the mark: looks for it alone.
+///
+/// # Safety
+/// QEMU calls it, as the ones below.
+unsafe extern "C" fn translated_before(_: Id, block: *mut Block) {
+    let Some(interface) = qemu::qemu() else {
+        return;
+    };
+    // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
+    unsafe {
+        for number in 0..(interface.tb_n_insns)(block) {
+            let instruction = (interface.tb_get_insn)(block, number);
+            if !instruction.is_null() && text(interface, instruction) == BEGIN_MARK {
+                at(interface, instruction, first_mark, std::ptr::null::<()>());
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn first_mark(_: c_uint, _: *mut c_void) {
+    if let Some(qemu) = QEMU.get() {
+        // SAFETY: QEMU's function, in a callback of a CPU; a second call does nothing.
+        unsafe { (qemu.system.reset)(qemu.id, begin_now) };
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn begin_now(id: Id) {
+    // SAFETY: no CPU runs while a plugin is reset.
+    unsafe {
+        listen(id);
+        begin_mark(0, std::ptr::null_mut());
+    }
+}
+
+impl Lab {
+    fn now_ns(qemu: &Qemu) -> u64 {
+        // SAFETY: QEMU's function, in a callback of a CPU.
+        let count = unsafe { (qemu.lab.count)() };
+        (u128::from(count) * u128::from(qemu.instruction_fs) / 1_000_000) as u64
+    }
+
+    fn begin(&mut self, qemu: &Qemu) {
+        if !self.ended {
+            self.marks += 1;
+            self.began_ns = Self::now_ns(qemu);
+            self.began = Instant::now();
+            self.model.restart();
+        }
+    }
+
+    fn end(&mut self, qemu: &Qemu) {
+        if self.marks > 0 && !self.ended {
+            self.ended = true;
+            let (began_ns, ended_ns) = (self.began_ns, Self::now_ns(qemu));
+            self.model.count(LabCount::BeganNs, began_ns);
+            self.model.count(LabCount::GuestNs, ended_ns - began_ns);
+            let host_ns = self.began.elapsed().as_nanos() as u64;
+            self.model.count(LabCount::HostNs, host_ns);
+            self.write(qemu);
+        }
+    }
+
+    fn write(&self, qemu: &Qemu) {
+        let new = qemu.counts.with_extension("new");
+        let lines = self.model.lines();
+        let written = std::fs::File::create(&new).and_then(|mut file| {
+            let mut text = format!("{COUNTS_FIRST_LINE}\n");
+            for line in lines {
+                text.push_str(&format!("{line}\n"));
+            }
+            file.write_all(text.as_bytes())
+        });
+        if let Err(error) = written.and_then(|()| std::fs::rename(&new, &qemu.counts)) {
+            let path = qemu.counts.display();
+            messages::say(format_args!(
+                "what was counted can't be written: {path}: {error}"
+            ));
+        }
+    }
+
+    /// The same one for the same run, for good.
+    fn kept(&mut self, run: PlacedRun) -> &'static PlacedRun {
+        if let Some(known) = self.runs.get(&run) {
+            return known;
+        }
+        let run: &'static PlacedRun = Box::leak(Box::new(run));
+        self.runs.insert(run);
+        run
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn exiting(_: Id, _: *mut c_void) {
+    // SAFETY: QEMU has stopped the thread that runs CPUs.
+    if let Some(mut entered) = unsafe { enter() }
+        && let (Some(lab), Some(qemu)) = (entered.lab(), QEMU.get())
+        && !lab.ended
+    {
+        lab.write(qemu);
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn begin_mark(_: c_uint, _: *mut c_void) {
+    // SAFETY: as this function's.
+    if let Some(mut entered) = unsafe { enter() }
+        && let (Some(lab), Some(qemu)) = (entered.lab(), QEMU.get())
+    {
+        lab.begin(qemu);
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn end_mark(_: c_uint, _: *mut c_void) {
+    // SAFETY: as this function's.
+    if let Some(mut entered) = unsafe { enter() }
+        && let (Some(lab), Some(qemu)) = (entered.lab(), QEMU.get())
+    {
+        lab.end(qemu);
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn translated(_: Id, block: *mut Block) {
+    // SAFETY: as this function's.
+    let Some(mut entered) = (unsafe { enter() }) else {
+        return;
+    };
+    let (Some(lab), Some(qemu), Some(interface)) = (entered.lab(), QEMU.get(), qemu::qemu()) else {
+        return;
+    };
+    let memory = MEMORY.get_or_init(|| Memory::find(&qemu.blocks));
+    let mut parts: Vec<Part> = Vec::with_capacity(2);
+    // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
+    unsafe {
+        for number in 0..(interface.tb_n_insns)(block) {
+            let instruction = (interface.tb_get_insn)(block, number);
+            if instruction.is_null() {
+                continue;
+            }
+            let here = (interface.insn_vaddr)(instruction);
+            let text = text(interface, instruction);
+            Part::with(&mut parts, interface, instruction).add_instruction();
+            let callback = if is_atomic(text) {
+                atomic_access
+            } else {
+                access
+            };
+            let code = Code::new(here, is_string_instruction(text)).0 as *mut c_void;
+            (interface.register_vcpu_mem_cb)(
+                instruction,
+                callback,
+                NO_REGISTERS,
+                ALL_ACCESSES,
+                code,
+            );
+            if text == BEGIN_MARK {
+                at(interface, instruction, begin_mark, std::ptr::null::<()>());
+            } else if text == END_MARK {
+                at(interface, instruction, end_mark, std::ptr::null::<()>());
+            }
+        }
+    }
+    for (number, part) in parts.iter().enumerate() {
+        let Some(run) = part.run(memory, qemu.line_shift) else {
+            continue;
+        };
+        let run = std::ptr::from_ref(lab.kept(run));
+        // SAFETY: QEMU's functions, with the block that QEMU is translating and its instruction.
+        unsafe {
+            if number == 0 {
+                let data = run.cast_mut().cast();
+                (interface.register_vcpu_tb_exec_cb)(block, self::block, NO_REGISTERS, data);
+            } else {
+                at(interface, part.first, self::block, run);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
+    // SAFETY: as this function's.
+    let Some(mut entered) = (unsafe { enter() }) else {
+        return;
+    };
+    let (Some(lab), Some(qemu)) = (entered.lab(), QEMU.get()) else {
+        return;
+    };
+    // SAFETY: `translated` gave a run that is kept for good.
+    let run = unsafe { &*run.cast::<PlacedRun>() };
+    let stall = lab.model.block(vcpu as usize, run, || now_fs(qemu));
+    if stall > 0 {
+        // SAFETY: QEMU's function, in a callback of a CPU.
+        unsafe { (qemu.lab.stall)(stall) };
+    }
+}
+
+/// The running CPU's time in femtoseconds.
+fn now_fs(qemu: &Qemu) -> u64 {
+    // SAFETY: QEMU's function, in a callback of a CPU.
+    let count = unsafe { (qemu.lab.count)() };
+    count.saturating_mul(qemu.instruction_fs)
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: *mut c_void) {
+    // SAFETY: as this function's.
+    let Some(mut entered) = (unsafe { enter() }) else {
+        return;
+    };
+    let (Some(lab), Some(qemu), Some(memory)) = (entered.lab(), QEMU.get(), MEMORY.get()) else {
+        return;
+    };
+    // SAFETY: QEMU's functions, in a callback for that access.
+    let place = unsafe {
+        let found = (qemu.system.get_hwaddr)(kind.0, address);
+        if found.is_null() || (qemu.system.hwaddr_is_io)(found) {
+            None
+        } else {
+            memory.place(memory::host_address(found))
+        }
+    };
+    let Some(place) = place else {
+        lab.model.count(LabCount::DeviceReferences, 1);
+        return;
+    };
+    let code = code as u64;
+    let reference = Access {
+        cpu: vcpu as usize,
+        address,
+        place,
+        instruction: code,
+        size_bytes: kind.size_bytes(),
+        kernel: code & Code::KERNEL != 0,
+        repeats: code & Code::REPEATS != 0,
+    };
+    let store = kind.is_store(StoreBit::known());
+    let stall = lab.model.access(&reference, store, || now_fs(qemu));
+    if stall > 0 {
+        // SAFETY: QEMU's function, in a callback of a CPU.
+        unsafe { (qemu.lab.stall)(stall) };
+    }
+}
+
+/// Of an instruction that changes memory atomically: what it writes stands for what it read, too.
+///
+/// # Safety
+/// As above.
+unsafe extern "C" fn atomic_access(
+    vcpu: c_uint,
+    kind: AccessKind,
+    address: u64,
+    code: *mut c_void,
+) {
+    if kind.is_store(StoreBit::known()) {
+        // SAFETY: as this function's.
+        unsafe { access(vcpu, kind, address, code) };
+    }
+}

@@ -1,0 +1,349 @@
+//! What each reference takes: caches, TLBs and directory of the tracer, latencies and queues of the machine.
+//!
+//! A CPU waits for each of its misses, fetches and stores, too, before it goes on.
+
+use nearpage_wire::lab::{LabCount, LabLine, LabSetup};
+use nearpage_wire::trace::Served;
+use nearpage_wire::tracer_setup::Setup;
+
+use super::queues::Queues;
+use crate::caches::{Caches, Cpu, Miss, Outcome};
+use crate::memory::PAGE_BITS;
+use crate::thread::PlacedRun;
+
+/// Bits of a page's virtual number that a TLB entry is known by, besides the page of memory behind it.
+const TLB_NUMBER_BITS: u32 = 18;
+
+/// Misses from one node's CPUs to another's memory.
+#[derive(Clone, Copy, Default)]
+struct Pair {
+    misses: u64,
+    stall_fs: u64,
+    queue_fs: u64,
+}
+
+/// What a CPU did last.
+#[derive(Clone, Copy, Default)]
+struct Latest {
+    /// Block, if all its lines were the most recent of their sets, and how many lines others had taken then.
+    block: (u64, u64),
+    /// Instruction and address of an access; another one to what follows belongs to it.
+    access: (u64, u64),
+    /// What is left of stalls that were no whole count.
+    remainder_fs: u64,
+}
+
+/// A reference.
+#[derive(Clone, Copy)]
+pub struct Access {
+    /// Position of the CPU.
+    pub cpu: usize,
+    /// Virtual address.
+    pub address: u64,
+    /// Place in the guest's memory.
+    pub place: u64,
+    /// Of the instruction.
+    pub instruction: u64,
+    /// What it reads or writes, 1 to 16.
+    pub size_bytes: u64,
+    /// The instruction is the kernel's.
+    pub kernel: bool,
+    /// The instruction's consecutive accesses are references of their own.
+    pub repeats: bool,
+}
+
+/// The machine.
+pub struct Model {
+    caches: Caches,
+    queues: Queues,
+    outcome: Outcome,
+    line_shift: u32,
+    instruction_fs: u64,
+    hit_fs: [u64; 2],
+    tlb_miss_fs: u64,
+    latency_fs: Vec<u64>,
+    nodes: usize,
+    /// Node of each CPU, by position.
+    cpu_nodes: Vec<usize>,
+    /// Where each node's memory ends.
+    memory_ends: Vec<u64>,
+    latest: Vec<Latest>,
+    pairs: Vec<Pair>,
+    counts: [u64; LabCount::COUNT],
+}
+
+impl Model {
+    pub fn new(setup: &Setup, lab: &LabSetup) -> Self {
+        let nodes = lab.nodes();
+        let cpu_nodes: Vec<usize> = setup.cpu_nodes.iter().collect();
+        let mut end = 0;
+        let ends = lab.memory_bytes.iter().map(|bytes| {
+            end += bytes;
+            end
+        });
+        Self {
+            caches: Caches::new(setup),
+            queues: Queues::new(lab),
+            outcome: Outcome::default(),
+            line_shift: setup.line_bytes.trailing_zeros(),
+            instruction_fs: lab.instruction_fs,
+            hit_fs: lab.hit_fs,
+            tlb_miss_fs: lab.tlb_miss_fs,
+            latency_fs: lab.latency_fs.iter().collect(),
+            nodes,
+            memory_ends: ends.collect(),
+            latest: vec![Latest::default(); cpu_nodes.len()],
+            cpu_nodes,
+            pairs: vec![Pair::default(); nodes * nodes],
+            counts: [0; LabCount::COUNT],
+        }
+    }
+
+    pub fn count(&mut self, count: LabCount, by: u64) {
+        self.counts[count as usize] += by;
+    }
+
+    /// Node of a place in the guest's memory; firmware and devices, whose memory follows, are on the first node.
+    fn home(&self, place: u64) -> usize {
+        let node = self.memory_ends.partition_point(|end| *end <= place);
+        if node < self.nodes { node } else { 0 }
+    }
+
+    /// What a stall is in counts; what is left of it comes with the next one.
+    fn in_counts(&mut self, cpu: usize, stall_fs: u64) -> u64 {
+        let remainder = &mut self.latest[cpu].remainder_fs;
+        let all = *remainder + stall_fs;
+        *remainder = all % self.instruction_fs;
+        all / self.instruction_fs
+    }
+
+    /// A load or store `now` in the CPU's time; for how many counts the CPU stalls.
+    #[inline]
+    pub fn access(&mut self, access: &Access, store: bool, now: impl Fn() -> u64) -> u64 {
+        let &Access {
+            cpu: number,
+            address,
+            place,
+            ..
+        } = access;
+        let latest = &mut self.latest[number].access;
+        let (instruction, before) = std::mem::replace(latest, (access.instruction, address));
+        let goes_on = instruction == access.instruction && before + 8 == address && !access.repeats;
+        if !goes_on {
+            self.count(
+                if store {
+                    LabCount::Stores
+                } else {
+                    LabCount::Loads
+                },
+                1,
+            );
+        }
+        let Some(cpu) = self.caches.cpu(number) else {
+            return 0;
+        };
+        let page = tlb_page(address, place);
+        let line = place >> self.line_shift;
+        let hit = match store {
+            true => cpu.l1_data.access::<true>(line),
+            false => cpu.l1_data.access::<false>(line),
+        };
+        let last = place + access.size_bytes - 1;
+        // Where the next page is was not said.
+        let crosses = last >> self.line_shift != line && last >> PAGE_BITS == place >> PAGE_BITS;
+        if cpu.tlb.quick(page) && hit && !crosses {
+            return 0;
+        }
+        let mut stall = self.translate(number, page, false);
+        if !hit {
+            let reference = Reference {
+                store,
+                fetch: false,
+                kernel: access.kernel,
+            };
+            stall += self.miss(number, line, reference, now() + stall);
+        }
+        if crosses {
+            let line = last >> self.line_shift;
+            let hit = self.caches.cpu(number).is_some_and(|cpu| match store {
+                true => cpu.l1_data.access::<true>(line),
+                false => cpu.l1_data.access::<false>(line),
+            });
+            if !hit {
+                let reference = Reference {
+                    store,
+                    fetch: false,
+                    kernel: access.kernel,
+                };
+                stall += self.miss(number, line, reference, now() + stall);
+            }
+        }
+        self.in_counts(number, stall)
+    }
+
+    /// A block begins; for how many counts the CPU stalls.
+    #[inline]
+    pub fn block(&mut self, number: usize, placed: &PlacedRun, now: impl Fn() -> u64) -> u64 {
+        let run = placed.run;
+        let instructions = run.instructions();
+        self.count(LabCount::Instructions, instructions);
+        if placed.kernel {
+            self.count(LabCount::KernelInstructions, instructions);
+        }
+        let Some(cpu) = self.caches.cpu(number) else {
+            return 0;
+        };
+        let address = run.address();
+        let in_page = address & ((1 << PAGE_BITS) - 1);
+        let place = u64::from(placed.frame) << PAGE_BITS | in_page;
+        let page = tlb_page(address, place);
+        let here = cpu.fetch_tlb().quick(page);
+        let first = place >> self.line_shift;
+        let last = first + run.lines() - 1;
+        let taken = cpu.l1_fetch.taken();
+        // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
+        if here && self.latest[number].block == (first << 8 | run.lines(), taken) {
+            return 0;
+        }
+        self.latest[number].block = (first << 8 | run.lines(), taken);
+        let mut stall = if here {
+            0
+        } else {
+            self.translate(number, page, true)
+        };
+        for line in first..=last {
+            let hit = self
+                .caches
+                .cpu(number)
+                .is_some_and(|cpu| cpu.l1_fetch.access::<false>(line));
+            if !hit {
+                self.latest[number].block = (0, 0);
+                let reference = Reference {
+                    store: false,
+                    fetch: true,
+                    kernel: placed.kernel,
+                };
+                stall += self.miss(number, line, reference, now() + stall);
+            }
+        }
+        self.in_counts(number, stall)
+    }
+
+    /// Puts a page into the TLBs if it isn't there; what that takes.
+    #[inline(never)]
+    fn translate(&mut self, number: usize, page: u64, fetch: bool) -> u64 {
+        let Some(cpu) = self.caches.cpu(number) else {
+            return 0;
+        };
+        let tlb = if fetch { cpu.fetch_tlb() } else { &cpu.tlb };
+        if tlb.quick(page) {
+            return 0;
+        }
+        tlb.fill(page);
+        if let Some(second) = &cpu.tlb_second {
+            if second.quick(page) {
+                return 0;
+            }
+            second.fill(page);
+        }
+        self.count(LabCount::TlbMisses, 1);
+        self.count(LabCount::TlbFs, self.tlb_miss_fs);
+        self.tlb_miss_fs
+    }
+
+    /// What a first-level cache could not serve; what that takes.
+    #[inline(never)]
+    fn miss(&mut self, number: usize, line: u64, reference: Reference, now: u64) -> u64 {
+        let Some(cpu): Option<&Cpu> = self.caches.cpu(number) else {
+            return 0;
+        };
+        let miss = Miss {
+            cpu,
+            line,
+            fetch: reference.fetch,
+            store: reference.store,
+            allowed: true,
+        };
+        self.caches.miss(&miss, &mut self.outcome);
+        let served = self.outcome.served;
+        let node = self.cpu_nodes[number];
+        let stall = match served {
+            Served::Memory | Served::OtherCache | Served::Upgrade => {
+                let home = self.home(line << self.line_shift);
+                let lines = u64::from(served != Served::Upgrade);
+                let queue_fs = self.queues.wait(node, home, now, lines);
+                let stall_fs = self.latency_fs[node * self.nodes + home] + queue_fs;
+                let pair = &mut self.pairs[node * self.nodes + home];
+                pair.misses += 1;
+                pair.stall_fs += stall_fs;
+                pair.queue_fs += queue_fs;
+                match served {
+                    Served::OtherCache => self.count(LabCount::OtherCacheServed, 1),
+                    Served::Upgrade => self.count(LabCount::Upgrades, 1),
+                    _ => {}
+                }
+                self.count(LabCount::KernelMisses, reference.kernel.into());
+                stall_fs
+            }
+            Served::L2 | Served::L3 => {
+                let third = served == Served::L3;
+                self.count(
+                    if third {
+                        LabCount::L3Hits
+                    } else {
+                        LabCount::L2Hits
+                    },
+                    1,
+                );
+                let hit_fs = self.hit_fs[usize::from(third)];
+                self.count(LabCount::HitFs, hit_fs);
+                hit_fs
+            }
+            _ => 0,
+        };
+        let outcome = self.outcome;
+        for written in outcome.write_backs() {
+            let home = self.home(written << self.line_shift);
+            self.queues.write_back(node, home, now);
+            self.count(LabCount::WriteBacks, 1);
+        }
+        stall
+    }
+
+    /// Counts afresh; caches and queues stay as they are.
+    pub fn restart(&mut self) {
+        self.counts = [0; LabCount::COUNT];
+        self.pairs.fill(Pair::default());
+        self.queues.restart();
+    }
+
+    /// What was counted.
+    pub fn lines(&self) -> Vec<LabLine> {
+        let counts = LabCount::ALL.iter();
+        let counts = counts.map(|count| LabLine::Count(*count, self.counts[*count as usize]));
+        let pairs = self.pairs.iter().enumerate();
+        let pairs = pairs.filter(|(_, pair)| pair.misses > 0);
+        let pairs = pairs.map(|(at, pair)| LabLine::Misses {
+            cpu: at / self.nodes,
+            memory: at % self.nodes,
+            misses: pair.misses,
+            stall_fs: pair.stall_fs,
+            queue_fs: pair.queue_fs,
+        });
+        counts.chain(pairs).chain(self.queues.lines()).collect()
+    }
+}
+
+/// What is to be known of a miss.
+#[derive(Clone, Copy)]
+struct Reference {
+    store: bool,
+    fetch: bool,
+    kernel: bool,
+}
+
+/// What TLBs know a page by.
+fn tlb_page(address: u64, place: u64) -> u64 {
+    let number = address >> PAGE_BITS & ((1 << TLB_NUMBER_BITS) - 1);
+    (place >> PAGE_BITS) << TLB_NUMBER_BITS | number
+}

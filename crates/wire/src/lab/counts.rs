@@ -1,0 +1,175 @@
+//! What the tracer counted in the lab.
+//!
+//! ```text
+//! nearpage lab counts 1
+//! guest_ns 1000000             and one line for each other LabCount
+//! misses 0 1 200 60000000 10   CPU's node, memory's node, misses, stall and, of that, queueing in femtoseconds
+//! controller 0 210 1050000000  node, requests, femtoseconds busy
+//! link 0 200 3200000000        number, requests, femtoseconds busy
+//! ```
+
+use core::fmt;
+
+/// First line of what was counted.
+pub const COUNTS_FIRST_LINE: &str = "nearpage lab counts 1";
+
+macro_rules! counts {
+    ($($(#[$about:meta])* $count:ident = $name:literal,)*) => {
+        /// A count of the whole machine.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum LabCount {
+            $($(#[$about])* $count,)*
+        }
+
+        impl LabCount {
+            /// All of them, in order.
+            pub const ALL: &[Self] = &[$(Self::$count,)*];
+
+            /// As files have it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$count => $name,)*
+                }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Guest time from the begin mark to the end mark.
+    GuestNs = "guest_ns",
+    /// Guest time at the begin mark.
+    BeganNs = "began_ns",
+    /// The host's time between the same marks.
+    HostNs = "host_ns",
+    /// Instructions executed by all CPUs; the rest of a block that a fault cut short counts, too.
+    Instructions = "instructions",
+    /// Of those, the kernel's.
+    KernelInstructions = "kernel_instructions",
+    /// Loads.
+    Loads = "loads",
+    /// Stores.
+    Stores = "stores",
+    /// What a second-level cache served.
+    L2Hits = "l2_hits",
+    /// What a last-level cache served.
+    L3Hits = "l3_hits",
+    /// Misses that another CPU's cache served.
+    OtherCacheServed = "other_cache_served",
+    /// Stores to a line that others had, too.
+    Upgrades = "upgrades",
+    /// Of all misses, the kernel's.
+    KernelMisses = "kernel_misses",
+    /// Lines written back to memory.
+    WriteBacks = "write_backs",
+    /// Misses of all TLBs.
+    TlbMisses = "tlb_misses",
+    /// What hits of the second and the third level took.
+    HitFs = "hit_fs",
+    /// What misses of all TLBs took.
+    TlbFs = "tlb_fs",
+    /// References to devices, which take no time of their own.
+    DeviceReferences = "device_references",
+}
+
+impl LabCount {
+    /// How many there are.
+    pub const COUNT: usize = Self::ALL.len();
+}
+
+/// A line of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabLine {
+    /// A count of the whole machine.
+    Count(LabCount, u64),
+    /// Misses from one node's CPUs to another's memory.
+    Misses {
+        /// Node of the CPUs.
+        cpu: usize,
+        /// Node of the memory.
+        memory: usize,
+        /// How many.
+        misses: u64,
+        /// What CPUs waited for them.
+        stall_fs: u64,
+        /// Of that, behind other requests.
+        queue_fs: u64,
+    },
+    /// A memory controller.
+    Controller {
+        /// Its node.
+        node: usize,
+        /// Requests.
+        requests: u64,
+        /// Time that it served.
+        busy_fs: u64,
+    },
+    /// A link in one direction.
+    Link {
+        /// Its number in the setup.
+        link: usize,
+        /// Requests.
+        requests: u64,
+        /// Time that it served.
+        busy_fs: u64,
+    },
+}
+
+impl LabLine {
+    /// A line of the file but the first; `None`: it is none.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let name = words.next()?;
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let parsed = match name {
+            "misses" => Self::Misses {
+                cpu: number()? as usize,
+                memory: number()? as usize,
+                misses: number()?,
+                stall_fs: number()?,
+                queue_fs: number()?,
+            },
+            "controller" => Self::Controller {
+                node: number()? as usize,
+                requests: number()?,
+                busy_fs: number()?,
+            },
+            "link" => Self::Link {
+                link: number()? as usize,
+                requests: number()?,
+                busy_fs: number()?,
+            },
+            _ => {
+                let mut all = LabCount::ALL.iter();
+                let count = all.find(|count| count.name() == name)?;
+                Self::Count(*count, number()?)
+            }
+        };
+        words.next().is_none().then_some(parsed)
+    }
+}
+
+impl fmt::Display for LabLine {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Count(count, value) => write!(out, "{} {value}", count.name()),
+            Self::Misses {
+                cpu,
+                memory,
+                misses,
+                stall_fs,
+                queue_fs,
+            } => write!(out, "misses {cpu} {memory} {misses} {stall_fs} {queue_fs}"),
+            Self::Controller {
+                node,
+                requests,
+                busy_fs,
+            } => write!(out, "controller {node} {requests} {busy_fs}"),
+            Self::Link {
+                link,
+                requests,
+                busy_fs,
+            } => write!(out, "link {link} {requests} {busy_fs}"),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! `nearpage lab`: what a guest sees of modelled time is what the machine says. Skipped where its emulator isn't built.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nearpage_tests::{Case, Finished, nearpage_path, repository, target, workload};
+use serde_json::Value;
+
+/// For a command in the lab and its boot: on a host whose cores others use, a boot takes minutes. Nothing is told by how
+/// long a run takes.
+const PATIENCE: Duration = Duration::from_secs(1500);
+const BOOT_LIMIT: [&str; 2] = ["--boot-limit", "1200"];
+
+/// One guest at a time: each takes a core.
+static LAB: Mutex<()> = Mutex::new(());
+
+/// Four nodes; a hop takes 8 % longer, two take 30 %.
+const MACHINE: &str = "carrefour-a";
+/// Of the matrix that a guest measures, against the machine's.
+const TOLERANCE: f64 = 0.03;
+
+/// Is the lab's emulator there? If not, says so.
+fn is_built() -> bool {
+    let emulator = target().join("lab/qemu-system-x86_64");
+    if !emulator.exists() {
+        eprintln!(
+            "skipped: {} is not there; crates/tracer/qemu/build builds it",
+            emulator.display()
+        );
+    }
+    emulator.exists()
+}
+
+/// Runs a command in the lab, with the case's folder to write to.
+fn in_lab(case: &Case, options: &[&str], command: &[&str]) -> Finished {
+    let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut lab = case.command(nearpage_path());
+    lab.args(["lab", "--machine", MACHINE, "--cpus", "4", "--share"])
+        .arg(case.folder())
+        .args(options)
+        .arg("--")
+        .args(command);
+    case.run(lab)
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn numbers(matrix: &Value) -> Vec<f64> {
+    let rows = matrix.as_array().expect("a matrix").iter();
+    let cells = rows.flat_map(|row| row.as_array().expect("a row"));
+    cells.map(|cell| cell.as_f64().expect("a number")).collect()
+}
+
+#[test]
+fn a_guest_measures_the_machine_that_is_modelled() {
+    if !is_built() {
+        return;
+    }
+    let case = Case::new("lab").limit(PATIENCE);
+    let script = format!(
+        "{} machine --measure --quick --json >matrix || exit 4; python3 {} >probe || exit 5; echo out; echo err >&2; \
+         exit 3",
+        nearpage_path().display(),
+        repository().join("tests/guest/lab_probe.py").display()
+    );
+    let finished = in_lab(&case, &BOOT_LIMIT, &["sh", "-c", &script]);
+    assert_eq!(finished.code, Some(3), "{finished}");
+    assert_eq!(finished.stdout, "out\n");
+    assert!(finished.stderr.contains("err\n"), "{finished}");
+    assert!(
+        !finished.stderr.contains("the guest's kernel"),
+        "{finished}"
+    );
+
+    let machine = case
+        .nearpage(["machine", "--machine", MACHINE, "--json"])
+        .success();
+    let modelled = numbers(&json(&machine.stdout)["latency_ns"]);
+    let measured = numbers(&json(&case.read("matrix"))["latency_ns"]);
+    assert_eq!(measured.len(), modelled.len());
+    for (measured, modelled) in measured.iter().zip(&modelled) {
+        let off = measured / modelled - 1.0;
+        assert!(
+            off.abs() <= TOLERANCE,
+            "{measured} ns measured, {modelled} ns modelled"
+        );
+    }
+
+    let probe = json(&case.read("probe"));
+    assert_eq!(probe["clock_went_back"], 0, "{probe}");
+    let within = |value: &Value, range: std::ops::Range<f64>| {
+        let value = value.as_f64().expect("a number");
+        assert!(range.contains(&value), "{value}: {probe}");
+    };
+    within(&probe["speedup"]["4"], 3.9..4.1);
+    within(&probe["slept_s"]["1"], 1.0..1.001);
+    within(&probe["round_trip_us"], 1.0..100.0);
+}
+
+#[test]
+fn runs_repeat_bit_for_bit() {
+    if !is_built() {
+        return;
+    }
+    let case = Case::new("lab-repeated").limit(PATIENCE);
+    let triad = workload("triad");
+    let counts = || {
+        let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lab = case.command(nearpage_path());
+        lab.args(["lab", "--machine", MACHINE, "--cpus", "4", "--json"])
+            .args(BOOT_LIMIT)
+            .arg("--")
+            .args([
+                "env",
+                "OMP_NUM_THREADS=4",
+                &triad.to_string_lossy(),
+                "1",
+                "2",
+            ]);
+        let finished = case.run(lab).success();
+        let mut result = json(&finished.stdout);
+        let schema = repository().join("docs/reference/schema/lab.json");
+        let schema = json(&fs::read_to_string(schema).unwrap());
+        let errors = jsonschema::validator_for(&schema).unwrap();
+        let errors: Vec<String> = errors
+            .iter_errors(&result)
+            .map(|error| error.to_string())
+            .collect();
+        assert!(errors.is_empty(), "{errors:#?}");
+        let counts = result["counts"].as_object_mut().expect("counts");
+        for of_host in ["host_s", "host_s_per_guest_s"] {
+            counts.remove(of_host);
+        }
+        result
+    };
+    let (one, other) = (counts(), counts());
+    assert!(
+        one["counts"]["instructions"].as_u64() > Some(1_000_000),
+        "{one}"
+    );
+    assert_eq!(one, other);
+}
+
+/// Processes that run this emulator for a case.
+fn emulators() -> usize {
+    let processes = fs::read_dir("/proc").expect("/proc");
+    let commands =
+        processes.filter_map(|process| fs::read(process.ok()?.path().join("cmdline")).ok());
+    let emulator = target().join("lab/qemu-system-x86_64");
+    let emulator = emulator.to_string_lossy().into_owned();
+    commands
+        .filter(|command| command.starts_with(emulator.as_bytes()))
+        .count()
+}
+
+#[test]
+fn what_cannot_run_says_so_and_leaves_nothing_behind() {
+    if !is_built() {
+        return;
+    }
+    let case = Case::new("lab-refused");
+    let fails = |options: &[&str], status: i32, words: &str| {
+        let finished = in_lab(&case, options, &["true"]);
+        assert_eq!(finished.code, Some(status), "{finished}");
+        assert!(finished.stderr.contains(words), "{words}: {finished}");
+        assert_eq!(finished.stderr.trim_end().lines().count(), 1, "{finished}");
+    };
+    fails(
+        &["--boot-limit", "1"],
+        1,
+        "the guest did not boot within 1 s",
+    );
+    let kernel = case.path("boot/vmlinuz-0");
+    for folder in ["boot", "lib/modules/0"] {
+        fs::create_dir_all(case.path(folder)).unwrap();
+    }
+    fs::write(&kernel, "no kernel").unwrap();
+    let kernel = kernel.to_string_lossy();
+    fails(&["--kernel", &kernel], 1, "before the guest booted");
+    fails(
+        &["--kernel", "/no/such/vmlinuz-1"],
+        1,
+        "without its modules",
+    );
+    fails(&["--memory", "1000G"], 2, "MiB that this machine has free");
+    let mut many = case.command(nearpage_path());
+    many.args(["lab", "--machine", MACHINE, "--cpus", "17", "--", "true"]);
+    let finished = case.run(many);
+    assert_eq!(finished.code, Some(2), "{finished}");
+    assert!(finished.stderr.contains("expected 4 to 16"), "{finished}");
+
+    // An interrupt ends the guest.
+    let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut child = Command::new(nearpage_path())
+        .args([
+            "lab",
+            "--machine",
+            MACHINE,
+            "--cpus",
+            "4",
+            "-q",
+            "--",
+            "sleep",
+            "1000000",
+        ])
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while emulators() == 0 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "no emulator was started"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let interrupted = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(interrupted.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(emulators(), 0);
+    assert!(!Path::new(&format!("/tmp/nearpage-lab-{}-0", child.id())).exists());
+}
