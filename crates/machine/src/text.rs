@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{CacheKind, CpuList, Machine, TransparentHugePages};
+use crate::{CacheKind, CpuList, Machine, MemoryKind, TransparentHugePages};
 
 impl TransparentHugePages {
     /// As the kernel and the machine file write it.
@@ -11,6 +11,28 @@ impl TransparentHugePages {
             Self::Always => "always",
             Self::Madvise => "madvise",
             Self::Never => "never",
+        }
+    }
+}
+
+impl MemoryKind {
+    /// As the machine file writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Cxl => "cxl",
+            Self::Hbm => "hbm",
+            Self::Persistent => "persistent",
+        }
+    }
+
+    /// For people: whose memory, or what kind of it.
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Gpu => "of a GPU",
+            Self::Cxl => "over CXL",
+            Self::Hbm => "high-bandwidth",
+            Self::Persistent => "persistent",
         }
     }
 }
@@ -78,6 +100,9 @@ impl Machine {
         if !self.source.is_empty() {
             wrap(out, &format!("source: {}", self.source), width);
         }
+        for note in &self.notes {
+            wrap(out, &format!("note: {note}"), width);
+        }
         let mut pages = format!("pages: {}", bytes(self.page_bytes));
         if let Some(huge) = self.huge_page_bytes {
             let _ = write!(pages, ", huge {}", bytes(huge));
@@ -101,7 +126,17 @@ impl Machine {
                 Some(size) => format!(", {}", bytes(size)),
                 None => String::new(),
             };
-            wrap(out, &format!("node {}: {cpus}{memory}", node.id), width);
+            let kind = node.memory_kind.map_or("", MemoryKind::in_words);
+            let space = if kind.is_empty() { "" } else { " " };
+            wrap(
+                out,
+                &format!("node {}: {cpus}{memory}{space}{kind}", node.id),
+                width,
+            );
+        }
+        for kind in &self.cpu_kinds {
+            let cpus: CpuList = kind.cpus.iter().copied().collect();
+            wrap(out, &format!("{}: CPUs {cpus}", kind.name), width);
         }
     }
 
@@ -153,6 +188,17 @@ impl Machine {
                 bytes(cache.size_bytes),
                 cache.line_bytes,
                 several(cache.shared_by_cpus.into(), "CPU"),
+            );
+        }
+        for cache in &self.memory_caches {
+            let line = cache
+                .line_bytes
+                .map_or(String::new(), |line| format!(", lines of {line} B"));
+            let _ = writeln!(
+                out,
+                "in front of node {}: {}{line}",
+                cache.node,
+                bytes(cache.size_bytes)
             );
         }
     }

@@ -72,6 +72,16 @@ impl Machine {
         if !self.source.is_empty() {
             pair(&mut out, "source", quoted(&self.source));
         }
+        if let Some(year) = self.year {
+            pair(&mut out, "year", year);
+        }
+        if !self.notes.is_empty() {
+            out.push_str("notes = [\n");
+            for note in &self.notes {
+                let _ = writeln!(out, "  {},", quoted(note));
+            }
+            out.push_str("]\n");
+        }
         pair(&mut out, "page_bytes", self.page_bytes);
         if let Some(bytes) = self.huge_page_bytes {
             pair(&mut out, "huge_page_bytes", bytes);
@@ -118,6 +128,15 @@ impl Machine {
             if let Some(bytes) = node.memory_bytes {
                 pair(&mut out, "memory_bytes", bytes);
             }
+            if let Some(kind) = node.memory_kind {
+                pair(&mut out, "memory_kind", quoted(kind.as_str()));
+            }
+        }
+        for kind in &self.cpu_kinds {
+            out.push_str("\n[[cpu_kind]]\n");
+            pair(&mut out, "name", quoted(&kind.name));
+            let cpus: CpuList = kind.cpus.iter().copied().collect();
+            pair(&mut out, "cpus", quoted(&cpus.to_string()));
         }
         for cache in &self.caches {
             out.push_str("\n[[cache]]\n");
@@ -130,6 +149,15 @@ impl Machine {
             }
             pair(&mut out, "shared_by_cpus", cache.shared_by_cpus);
             optional(&mut out, "latency_ns", cache.latency_ns);
+        }
+        for cache in &self.memory_caches {
+            out.push_str("\n[[memory_cache]]\n");
+            pair(&mut out, "node", cache.node);
+            pair(&mut out, "level", cache.level);
+            pair(&mut out, "size_bytes", cache.size_bytes);
+            if let Some(bytes) = cache.line_bytes {
+                pair(&mut out, "line_bytes", bytes);
+            }
         }
         self.timing_to_toml(&mut out);
         self.bandwidth_to_toml(&mut out);
