@@ -24,7 +24,9 @@ mod error;
 mod figures;
 mod hwloc;
 mod list;
+mod load;
 mod measure;
+mod mlc;
 mod placement;
 mod presets;
 mod sysfs;
@@ -38,6 +40,7 @@ pub use assumed::Assumed;
 pub use error::{Error, Fault};
 pub use figures::{Bandwidth, LoadedLatency, Matrix};
 pub use list::{CpuList, List, ListError, NodeList, Number};
+pub use load::{LoadModel, LoadModelError};
 pub use measure::{
     Effort, MeasureError, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN, available_bytes,
     placing_threshold_per_us,
@@ -45,7 +48,7 @@ pub use measure::{
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};
 pub use sysfs::online_cpus;
-pub use text::{duration, several};
+pub use text::{duration, several, wrap};
 pub use timing::{
     Energy, Link, Memory, MoveCost, MoveSteps, Moves, Processor, Route, SIMULATED_NODES_MAX,
     Timing, Tlb,
@@ -436,6 +439,23 @@ impl Machine {
             known.iter().sum::<f64>() / known.len() as f64
         });
         Some(distance * ns_per_distance)
+    }
+
+    /// How much more an access to the farthest memory costs than to the nearest, for the CPUs of the
+    /// node for which that is most; 1 where all memory is as near.
+    pub fn far_to_near(&self) -> f64 {
+        let memory = self.nodes_with_memory();
+        let ratio = |node: &Node| {
+            let weights = memory
+                .iter()
+                .filter_map(|&memory| self.weight(node.id, memory));
+            let (near, far) = weights.fold((f64::INFINITY, 0.0f64), |(near, far), weight| {
+                (near.min(weight), far.max(weight))
+            });
+            far / near
+        };
+        let with_cpus = self.nodes.iter().filter(|node| !node.cpus.is_empty());
+        with_cpus.map(ratio).fold(1.0, f64::max)
     }
 
     /// By position.

@@ -342,7 +342,8 @@ fn bytes(size: u64) -> String {
     }
 }
 
-fn wrap(out: &mut String, text: &str, width: usize) {
+/// Adds a line to `out`, broken between words so that no part is wider than `width` where words allow it.
+pub fn wrap(out: &mut String, text: &str, width: usize) {
     let mut used = 0;
     for word in text.split(' ') {
         let length = word.chars().count();
@@ -369,6 +370,9 @@ mod tests {
         let expected = "\
 opteron-4: 4 nodes, 4 CPUs
 source: Marathe, Thakkar, Mueller 2010, Table 2
+note: caches are those of every Opteron with one core: the paper does not name
+  the model
+note: no bandwidths, clock or sizes of memory are known
 pages: 4 KiB, huge 2 MiB
 
 node 0: CPUs 0
@@ -382,6 +386,10 @@ latency in ns (rows: CPU's node, columns: memory's)
     1  143  107  141  172
     2  179  141  102  141
     3  141  175  142  108
+
+L1d: 64 KiB, lines of 64 B, 2 ways, shared by 1 CPU
+L1i: 64 KiB, lines of 64 B, 2 ways, shared by 1 CPU
+L2: 1 MiB, lines of 64 B, 16 ways, shared by 1 CPU
 ";
         assert_eq!(text, expected);
     }
