@@ -1,8 +1,11 @@
-//! `nearpage machine`: a machine as nearpage sees it, or measures it.
+//! `nearpage machine`: a machine as nearpage sees it, measures it or imports it; the list of presets.
 
-use std::path::Path;
+mod list;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use nearpage_machine::{
     Effort, Error, Machine, Measurement, PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us,
 };
@@ -11,6 +14,9 @@ use nearpage_sampler::{DEFAULT_COST_SHARE, calibrate as calibrate_samples};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use list::MachineList;
+
+use crate::arguments::MachineCommand;
 use crate::progress::Progress;
 use crate::terminal;
 use crate::whole_file::WholeFile;
@@ -78,6 +84,21 @@ struct SamplingCalibration {
 }
 
 pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        Some(MachineCommand::List { json }) => return list::main(json),
+        Some(MachineCommand::Import {
+            files,
+            output,
+            json,
+            toml,
+        }) => {
+            if let Some(output) = &output {
+                WholeFile::check(output)?;
+            }
+            return show(import(&files)?, output.as_deref(), json, toml);
+        }
+        None => {}
+    }
     if arguments.quick && !arguments.measure && !arguments.calibrate {
         return Err(Usage("--quick goes with --measure or --calibrate".to_owned()).into());
     }
@@ -88,33 +109,69 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
     if let Some(output) = &arguments.output {
         WholeFile::check(output)?;
     }
-    let machine = if arguments.measure {
-        measure(arguments.quick)?
-    } else {
-        read(&arguments.machine)?
+    let machine = match (&arguments.sysfs, arguments.measure) {
+        (Some(root), _) => Machine::from_sysfs(root)?,
+        (None, true) => measure(arguments.quick)?,
+        (None, false) => read(&arguments.machine)?,
     };
-    if let Some(output) = &arguments.output {
+    show(
+        machine,
+        arguments.output.as_deref(),
+        arguments.json,
+        arguments.toml,
+    )
+}
+
+/// Prints a machine, and writes it to a file.
+fn show(
+    machine: Machine,
+    output: Option<&Path>,
+    json: bool,
+    toml: bool,
+) -> anyhow::Result<ExitCode> {
+    if let Some(output) = output {
         WholeFile::write(output, machine.to_toml().as_bytes())?;
     }
-    if arguments.json {
+    if json {
         json::print(&MachineOutput {
             version: nearpage_recording::JSON_VERSION,
             machine,
         })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let text = if arguments.toml {
+    let text = if toml {
         machine.to_toml()
     } else {
         let machine = Machine {
             name: printable(&machine.name),
             source: printable(&machine.source),
+            notes: machine.notes.iter().map(|note| printable(note)).collect(),
             ..machine
         };
         machine.to_text(terminal::width())
     };
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A machine of what other tools printed, named after the first file.
+fn import(files: &[PathBuf]) -> anyhow::Result<Machine> {
+    const BYTES_MAX: u64 = 16 << 20;
+    let mut texts = Vec::new();
+    for path in files {
+        let text =
+            nearpage_files::read(path, BYTES_MAX).with_context(|| path.display().to_string())?;
+        texts.push((
+            path.display().to_string(),
+            String::from_utf8_lossy(&text).into_owned(),
+        ));
+    }
+    let name = files.first().and_then(|path| path.file_stem());
+    let name = name.map_or_else(
+        || "imported".to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    Ok(Machine::from_tools(&texts, &name)?)
 }
 
 /// `local`, a preset's name or a file.
@@ -136,7 +193,11 @@ fn measure(quick: bool) -> anyhow::Result<Machine> {
         let progress = Progress::new("measuring".to_owned());
         measurement.run(&mut |step| progress.say(format!("measuring {step}")))?
     };
-    for note in &measured.notes {
+    for note in measured
+        .notes
+        .iter()
+        .chain(&measured.machine.load_model_error_in_words())
+    {
         terminal::say(note);
     }
     if quick {

@@ -11,10 +11,11 @@
 //! the peak, requests queue; the square root, not 1 − u itself, is what published curves show, because
 //! processors have a limited number of requests under way.
 //!
-//! `KNEE` is fitted to curves that Intel's Memory Latency Checker printed on four machines (Xeon
-//! Platinum 8180, Xeon Silver 4110, a Cascade Lake server, a virtual machine with one node): their points
-//! up to 85 % of the peak give 0.27 to 0.43, a third on average. `crates/machine/tests/load.rs` compares
-//! the model with them and with a fifth, which had no part in the fit.
+//! `KNEE` is chosen after curves that Intel's Memory Latency Checker printed on four machines (Xeon
+//! Platinum 8180, Xeon Silver 4110, a two-socket server, a machine with one node). Their fourteen points
+//! between 30 % and 85 % of the peak each give a constant from 0.27 to 0.44, 0.36 on average; those nearest
+//! to the peak, where most is at stake, 0.27 to 0.35. `crates/machine/tests/load.rs` compares the
+//! model with these curves, `tests/real.rs` with a fifth, which had no part in the choice.
 
 use crate::{LoadedLatency, Machine, NodeId};
 

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::tree::tests::{Made, archive};
 use crate::{MemoryKind, NodeList};
@@ -270,4 +272,99 @@ fn a_large_tree_takes_work_in_proportion_to_its_cpus() {
     );
     // Each file once at most, and a shared cache once for all who share it.
     assert!(tree.reads() < 17 * 2048, "{}", tree.reads());
+}
+
+/// What every part of the reader looks at.
+const FILES: [(&str, &str); 22] = [
+    ("m/sys/devices/system/cpu/online", "0-1"),
+    (
+        "m/sys/devices/system/cpu/cpu0/topology/thread_siblings",
+        "3",
+    ),
+    ("m/sys/devices/system/cpu/cpu0/cpu_capacity", "512"),
+    ("m/sys/devices/system/cpu/cpu1/cpu_capacity", "1024"),
+    ("m/sys/devices/system/cpu/cpu0/cache/index0/level", "1"),
+    ("m/sys/devices/system/cpu/cpu0/cache/index0/type", "Data"),
+    ("m/sys/devices/system/cpu/cpu0/cache/index0/size", "32K"),
+    (
+        "m/sys/devices/system/cpu/cpu0/cache/index0/coherency_line_size",
+        "64",
+    ),
+    (
+        "m/sys/devices/system/cpu/cpu0/cache/index0/shared_cpu_map",
+        "3",
+    ),
+    ("m/sys/devices/system/node/online", "0-1"),
+    ("m/sys/devices/system/node/node0/cpumap", "1"),
+    ("m/sys/devices/system/node/node0/distance", "10 20"),
+    (
+        "m/sys/devices/system/node/node0/meminfo",
+        "Node 0 MemTotal: 64 kB",
+    ),
+    ("m/sys/devices/system/node/node1/cpulist", "1"),
+    ("m/sys/devices/system/node/node1/distance", "20 10"),
+    (
+        "m/sys/devices/system/node/node1/memory_side_cache/index1/size",
+        "4096",
+    ),
+    (
+        "m/sys/devices/system/node/node0/access0/initiators/read_latency",
+        "80",
+    ),
+    (
+        "m/sys/devices/system/node/node0/access0/initiators/node0/x",
+        "",
+    ),
+    (
+        "m/sys/kernel/mm/transparent_hugepage/enabled",
+        "[always] never",
+    ),
+    ("m/proc/mounts", "none /dev/cpuset cpuset rw 0 0"),
+    ("m/proc/self/cpuset", "/a"),
+    ("m/dev/cpuset/a/cpus", "0"),
+];
+
+fn is_a_machine_or_one_line(archive: &[u8]) -> Result<bool, TestCaseError> {
+    match Machine::from_sysfs_archive(archive, "m.tar") {
+        Ok(machine) => {
+            machine.to_text(80);
+            let again = Machine::from_toml(&machine.to_toml(), "again");
+            prop_assert_eq!(again.expect("what was written"), machine);
+            Ok(true)
+        }
+        Err(error) => {
+            prop_assert!(!error.to_string().contains('\n'), "{}", error);
+            Ok(false)
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn any_text_in_any_file_ends_in_a_machine_or_one_line(
+        changes in prop::collection::vec((0..FILES.len(), "[0-9a-fK, -]{0,12}|.{0,12}"), 0..4),
+    ) {
+        let mut files: Vec<(&str, String)> = FILES.iter().map(|(path, text)| (*path, (*text).to_owned())).collect();
+        for (at, text) in &changes {
+            files[*at].1.clone_from(text);
+        }
+        let entries: Vec<(&str, Made)> = files.iter().map(|(path, text)| (*path, Made::File(text))).collect();
+        let is_machine = is_a_machine_or_one_line(&archive(&entries))?;
+        prop_assert!(is_machine || !changes.is_empty());
+    }
+
+    #[test]
+    fn any_bytes_in_an_archive_end_in_a_machine_or_one_line(
+        changes in prop::collection::vec((0usize..30_000, any::<u8>()), 0..8),
+    ) {
+        let entries: Vec<(&str, Made)> = FILES.iter().map(|(path, text)| (*path, Made::File(text))).collect();
+        let mut bytes = archive(&entries);
+        let length = bytes.len();
+        for (at, byte) in changes {
+            bytes[at % length] = byte;
+        }
+        is_a_machine_or_one_line(&bytes)?;
+    }
 }
