@@ -500,10 +500,14 @@ fn what_cannot_be_traced_is_said_in_a_line() {
         words.extend(rest.iter().map(|word| (*word).to_owned()));
         words
     };
+    case.write(
+        "bare.toml",
+        "name = \"bare\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0\"\n",
+    );
     says(
-        case.nearpage(with("opteron-4", &["--", "true"])),
+        case.nearpage(with("bare.toml", &["--", "true"])),
         1,
-        &["opteron-4", "no caches"],
+        &["bare", "no caches"],
     );
     says(
         case.nearpage(with("flash-8", &["--redact", "--", "true"])),

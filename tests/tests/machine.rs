@@ -14,6 +14,132 @@ fn json(case: &Case, file: &str) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
 }
 
+/// A tree as an old kernel has it, gathered: sets in place of lists, padding, a node without CPUs.
+#[test]
+fn another_machines_sys_is_a_machine() {
+    let case = Case::new("sysfs");
+    let cpu = "m/sys/devices/system/cpu";
+    let node = "m/sys/devices/system/node";
+    for (path, text) in [
+        (format!("{cpu}/online"), "0-2\n\0\0"),
+        (format!("{node}/node0/cpumap"), "00000003\n"),
+        (format!("{node}/node0/distance"), "10 20\n"),
+        (format!("{node}/node7/cpumap"), "00000000\n"),
+        (format!("{node}/node7/distance"), "20 10\n"),
+    ] {
+        let path = case.path(&path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+    }
+    let mut tar = case.command("tar");
+    tar.args(["-czf", "m.tar.gz", "m"]);
+    case.run(tar).success();
+    for root in ["m", "m/sys", "m.tar.gz"] {
+        let shown = case
+            .nearpage(["machine", "--sysfs", root, "--json"])
+            .success();
+        let machine: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+        assert_eq!(
+            machine["node"][0]["cpus"],
+            serde_json::json!([0, 1]),
+            "{root}"
+        );
+        assert_eq!(machine["node"][1]["id"], 7, "{root}");
+        let notes = machine["notes"].to_string();
+        assert!(
+            notes.contains("CPUs 2 belong to no node") && notes.contains("no caches"),
+            "{notes}"
+        );
+    }
+    // Wherever a machine is named.
+    let named = json(&case, "m.tar.gz");
+    assert_eq!(
+        (&named["name"], &named["distance"][0][1]),
+        (&"m".into(), &20.into())
+    );
+    case.write("empty.tar", "");
+    let refused = case.nearpage(["machine", "--sysfs", "empty.tar"]);
+    assert_eq!(refused.code, Some(1), "{refused}");
+    assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+    assert!(
+        refused.stderr.contains("expected .tar, .tar.bz2"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn what_other_tools_measured_is_a_machine_file() {
+    let case = Case::new("machine-import");
+    let matrix = |title: &str, own: f64, other: f64| {
+        format!(
+            "{title}\n\t\tNuma node\nNuma node\t 0\t 1\t\n 0\t{own}\t{other}\t\n 1\t{other}\t{own}\t\n\n"
+        )
+    };
+    case.write(
+        "mlc.txt",
+        [
+            "Intel(R) Memory Latency Checker - v3.9\n".to_owned(),
+            matrix("Measuring idle latencies (in ns)...", 80.5, 140.0),
+            matrix("Measuring Memory Bandwidths between nodes within system", 60000.0, 30000.0),
+            "Measuring Loaded Latencies for the system\n 00000\t240.0\t 110000.0\n 00500\t 90.0\t 40000.0\n".to_owned(),
+        ]
+        .concat(),
+    );
+    case.write(
+        "numactl.txt",
+        "node 0 cpus: 0 1\nnode 0 size: 64 MB\nnode 1 cpus: 2 3\nnode 1 size: 64 MB\n",
+    );
+    let words = [
+        "machine",
+        "import",
+        "mlc.txt",
+        "numactl.txt",
+        "-o",
+        "m.toml",
+    ];
+    let shown = case.nearpage(words).success();
+    assert!(shown.stdout.contains("differs from the model"), "{shown}");
+    let machine = json(&case, "m.toml");
+    assert_eq!(machine["latency_ns"][0], serde_json::json!([80.5, 140.0]));
+    assert_eq!(machine["node"][1]["cpus"], serde_json::json!([2, 3]));
+    assert_eq!(
+        machine["loaded_latency"].as_array().expect("a curve").len(),
+        4
+    );
+    assert_eq!(machine["loaded_latency"][0]["bandwidth_bytes_per_s"], 20e9);
+
+    case.write("poem.txt", "shall I compare thee\n");
+    let refused = case.nearpage(["machine", "import", "poem.txt"]);
+    assert_eq!(refused.code, Some(1), "{refused}");
+    assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+}
+
+#[test]
+fn presets_are_listed_with_what_is_assumed() {
+    let case = Case::new("machine-list");
+    let text = case.nearpage(["machine", "list"]).success().stdout;
+    let shown = case.nearpage(["machine", "list", "--json"]).success();
+    let list: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+    for machine in list["machines"].as_array().expect("a list") {
+        let name = machine["name"].as_str().expect("a name");
+        assert!(
+            text.lines().any(|line| line.starts_with(name)),
+            "{name}: {text}"
+        );
+        let described = json(&case, name);
+        let nodes = described["node"].as_array().expect("nodes").len();
+        assert_eq!(machine["nodes"].as_u64(), Some(nodes as u64), "{name}");
+        assert!(
+            machine["far_to_near"].as_f64().expect("a number") >= 1.0,
+            "{name}"
+        );
+    }
+    assert!(
+        text.contains("epyc-8: the latency of the other socket's memory is assumed"),
+        "{text}"
+    );
+}
+
 /// Positions of the figures that are known, row by row.
 fn known(matrix: &Value) -> Vec<Vec<usize>> {
     let rows = matrix.as_array().expect("a matrix").iter();

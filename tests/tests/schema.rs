@@ -93,6 +93,8 @@ fn machines_are_as_their_schemas_say() {
     for preset in ["local", "opteron-4", "flash-8-contended", "epyc-8"] {
         nearpage(&case, "machine", &["machine", "--machine", preset]);
     }
+    let list = case.nearpage(["machine", "list", "--json"]).success();
+    checked("machine-list", &list);
     let calibrate = ["machine", "--calibrate", "--quick"];
     nearpage(&case, "machine-calibrate", &calibrate);
 }

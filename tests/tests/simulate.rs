@@ -782,10 +782,14 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
         1,
         &["full: recorded for", again, "triad 1 2"],
     );
+    case.write(
+        "bare.toml",
+        "name = \"bare\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0\"\n",
+    );
     says(
-        &["full", "--machine", "opteron-4"],
+        &["full", "--machine", "bare.toml"],
         1,
-        &["opteron-4", "no caches"],
+        &["bare", "no caches"],
     );
     says(&["full", "--machine", "nowhere.toml"], 1, &["nowhere.toml"]);
 

@@ -1,8 +1,11 @@
-//! `nearpage machine`: a machine as nearpage sees it, or measures it.
+//! `nearpage machine`: a machine as nearpage sees it, measures it or imports it; the list of presets.
 
-use std::path::Path;
+mod list;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use nearpage_machine::{
     Effort, Error, Machine, Matrix, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN,
     placing_threshold_per_us,
@@ -12,6 +15,9 @@ use nearpage_sampler::{DEFAULT_COST_SHARE, calibrate as calibrate_samples};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use list::MachineList;
+
+use crate::arguments::MachineCommand;
 use crate::progress::Progress;
 use crate::terminal;
 use crate::whole_file::WholeFile;
@@ -82,6 +88,22 @@ struct SamplingCalibration {
 }
 
 pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        Some(MachineCommand::List { json }) => return list::main(json),
+        Some(MachineCommand::Import {
+            files,
+            output,
+            json,
+            toml,
+        }) => {
+            if let Some(output) = &output {
+                WholeFile::check(output)?;
+            }
+            let file = output.as_deref();
+            return Output { file, json, toml }.show(import(&files)?, None);
+        }
+        None => {}
+    }
     if arguments.quick && !arguments.measure && !arguments.calibrate {
         return Err(Usage("--quick goes with --measure or --calibrate".to_owned()).into());
     }
@@ -96,37 +118,79 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
         .measure
         .then(|| measure(arguments.quick))
         .transpose()?;
-    let machine = match &measured {
-        Some(measured) => measured.machine.clone(),
-        None => read(&arguments.machine)?,
+    let machine = match (&arguments.sysfs, &measured) {
+        (Some(root), _) => Machine::from_sysfs(root)?,
+        (None, Some(measured)) => measured.machine.clone(),
+        (None, None) => read(&arguments.machine)?,
     };
-    if let Some(output) = &arguments.output {
-        WholeFile::write(output, machine.to_toml().as_bytes())?;
-    }
-    if arguments.json {
-        json::print(&MachineOutput {
-            version: nearpage_recording::JSON_VERSION,
-            machine,
-            latency_deviation_ns: measured.map(|measured| measured.latency_deviation_ns),
-        })?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let text = if arguments.toml {
-        machine.to_toml()
-    } else {
-        let machine = Machine {
-            name: printable(&machine.name),
-            source: printable(&machine.source),
-            ..machine
+    let output = Output {
+        file: arguments.output.as_deref(),
+        json: arguments.json,
+        toml: arguments.toml,
+    };
+    output.show(machine, measured)
+}
+
+/// How a machine is shown.
+struct Output<'a> {
+    /// It is written there, too.
+    file: Option<&'a Path>,
+    json: bool,
+    toml: bool,
+}
+
+impl Output<'_> {
+    /// Prints a machine, with what its measurement says of itself, and writes it to the file.
+    fn show(self, machine: Machine, measured: Option<Measured>) -> anyhow::Result<ExitCode> {
+        if let Some(file) = self.file {
+            WholeFile::write(file, machine.to_toml().as_bytes())?;
+        }
+        if self.json {
+            json::print(&MachineOutput {
+                version: nearpage_recording::JSON_VERSION,
+                machine,
+                latency_deviation_ns: measured.map(|measured| measured.latency_deviation_ns),
+            })?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let text = if self.toml {
+            machine.to_toml()
+        } else {
+            let machine = Machine {
+                name: printable(&machine.name),
+                source: printable(&machine.source),
+                notes: machine.notes.iter().map(|note| printable(note)).collect(),
+                ..machine
+            };
+            let width = terminal::width();
+            let deviation = measured.map_or_else(String::new, |measured| {
+                machine.deviation_text(&measured.latency_deviation_ns, measured.rounds, width)
+            });
+            machine.to_text(width) + &deviation
         };
-        let width = terminal::width();
-        let deviation = measured.map_or_else(String::new, |measured| {
-            machine.deviation_text(&measured.latency_deviation_ns, measured.rounds, width)
-        });
-        machine.to_text(width) + &deviation
-    };
-    terminal::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+        terminal::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A machine of what other tools printed, named after the first file.
+fn import(files: &[PathBuf]) -> anyhow::Result<Machine> {
+    const BYTES_MAX: u64 = 16 << 20;
+    let mut texts = Vec::new();
+    for path in files {
+        let text =
+            nearpage_files::read(path, BYTES_MAX).with_context(|| path.display().to_string())?;
+        texts.push((
+            path.display().to_string(),
+            String::from_utf8_lossy(&text).into_owned(),
+        ));
+    }
+    let name = files.first().and_then(|path| path.file_stem());
+    let name = name.map_or_else(
+        || "imported".to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    Ok(Machine::from_tools(&texts, &name)?)
 }
 
 /// `local`, a preset's name or a file.
@@ -148,7 +212,11 @@ fn measure(quick: bool) -> anyhow::Result<Measured> {
         let progress = Progress::new("measuring".to_owned());
         measurement.run(&mut |step| progress.say(format!("measuring {step}")))?
     };
-    for note in &measured.notes {
+    for note in measured
+        .notes
+        .iter()
+        .chain(&measured.machine.load_model_error_in_words())
+    {
         terminal::say(note);
     }
     if quick {

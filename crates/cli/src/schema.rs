@@ -16,7 +16,7 @@ use crate::export::ExportOutput;
 use crate::import::ImportOutput;
 use crate::lab::LabOutput;
 use crate::live::{LiveOutput, ReplayOutput};
-use crate::machine::{CalibrationOutput, MachineOutput};
+use crate::machine::{CalibrationOutput, MachineList, MachineOutput};
 use crate::optimize::OptimizeOutput;
 use crate::plan::PlanOutput;
 use crate::record::RecordOutput;
@@ -44,6 +44,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("live-replay", of::<ReplayOutput>()),
         ("machine", of::<MachineOutput>()),
         ("machine-calibrate", of::<CalibrationOutput>()),
+        ("machine-list", of::<MachineList>()),
         ("optimize", of::<OptimizeOutput>()),
         ("plan", of::<PlanOutput>()),
         ("record", of::<RecordOutput>()),

@@ -18,6 +18,8 @@ pub enum Error {
         expected: &'static str,
         found: String,
     },
+    #[error("{}: {problem}", path.display())]
+    Tree { path: PathBuf, problem: String },
     #[error("{origin}: line {line}: {message}")]
     Syntax {
         origin: String,
@@ -118,6 +120,12 @@ pub enum Fault {
     },
     #[error("a core of `cores` names CPU {0}, which is on no node")]
     CoreOfUnknownCpu(CpuId),
+    #[error("a `[[cpu_kind]]` names CPU {0}, which is on no node")]
+    KindOfUnknownCpu(CpuId),
+    #[error(
+        "a `[[memory_cache]]` of node {0}: expected a node that is there, and a size of at least 1"
+    )]
+    MemoryCache(NodeId),
     #[error("CPU {0} is in two of `cores`")]
     CoreTwice(CpuId),
     #[error("cache {0}: level, size, line and sharing CPUs are at least 1")]

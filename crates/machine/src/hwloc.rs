@@ -13,7 +13,7 @@
 //!
 //! hwloc gives memory that has no CPUs of its own (HBM, CXL) the `cpuset` of the place it is attached
 //! to. A CPU belongs to the smallest of the sets it is in, and among equal ones to the node with the
-//! lowest number, as firmware numbers nodes. What a control group hides is missing from `cpuset`s and `nodeset`s: CPUs
+//! lowest number, as firmware numbers nodes. A CPU in no set is left out with a note. What a control group hides is missing from `cpuset`s and `nodeset`s: CPUs
 //! whose memory may not be used are on the node that their `complete_nodeset` names, which then has no memory.
 
 mod attributes;
@@ -27,8 +27,7 @@ use attributes::{cpuset, number};
 use matrices::{distances, memory_attributes};
 
 use crate::{
-    Bandwidth, Cache, CacheKind, CpuId, CpuList, Error, Machine, Memory, Moves, Node, NodeId,
-    Number, Processor,
+    Cache, CacheKind, CpuId, CpuList, Error, Machine, MemoryCache, MemoryKind, Node, NodeId, Number,
 };
 
 /// Elements of a document at most: a machine of thousands of CPUs, with all its devices, has some
@@ -115,7 +114,17 @@ fn read(document: &Document, origin: &str) -> Result<Machine, Problem> {
     if numa.len() > NODES_MAX {
         return problem(root, format!("more than {NODES_MAX} NUMA nodes"));
     }
-    let nodes = nodes(&numa, whole, &elements)?;
+    let (nodes, homeless) = nodes(&numa, &elements)?;
+    let notes = match homeless.as_slice() {
+        [] => Vec::new(),
+        _ => vec![format!(
+            "CPUs {homeless} belong to no node and are left out"
+        )],
+    };
+    let cpus: CpuList = nodes
+        .iter()
+        .flat_map(|node| node.cpus.iter().copied())
+        .collect();
     let positions: BTreeMap<NodeId, usize> = nodes
         .iter()
         .enumerate()
@@ -134,25 +143,14 @@ fn read(document: &Document, origin: &str) -> Result<Machine, Problem> {
     let mut page_sizes = page_sizes(root)?.into_iter();
 
     let mut machine = Machine {
-        name: name(whole, origin),
         source: source(root, whole),
+        notes,
         page_bytes: page_sizes.next().unwrap_or(4096),
         huge_page_bytes: page_sizes.next(),
-        transparent_huge_pages: None,
-        latency_ns: None,
-        distance: None,
-        bandwidth: Bandwidth::default(),
-        loaded_latencies: Vec::new(),
         cores,
         caches,
-        nodes,
-        processor: Processor::default(),
-        tlbs: Vec::new(),
-        memory: Memory::default(),
-        links: Vec::new(),
-        routes: Vec::new(),
-        moves: Moves::default(),
-        energy: None,
+        memory_caches: memory_caches(root, &positions)?,
+        ..Machine::of_nodes(name(whole, origin), nodes)
     };
     distances(&mut machine, root, &numa, &positions)?;
     memory_attributes(&mut machine, root, &numa, &positions, &cpus)?;
@@ -185,13 +183,10 @@ fn numa<'a, 'input>(
     Ok(numa)
 }
 
-/// The nodes by number, each with its own of these CPUs.
-fn nodes(
-    numa: &[Numa],
-    whole: Element,
-    cpus: &BTreeMap<CpuId, Element>,
-) -> Result<Vec<Node>, Problem> {
+/// The nodes by number, each with its own of these CPUs, and the CPUs of no node.
+fn nodes(numa: &[Numa], cpus: &BTreeMap<CpuId, Element>) -> Result<(Vec<Node>, CpuList), Problem> {
     let mut nodes: Vec<Node> = Vec::new();
+    let mut homeless = Vec::new();
     for node in numa {
         nodes.push(Node {
             id: node.id,
@@ -200,6 +195,7 @@ fn nodes(
                 Some(_) => Some(number(node.element, "local_memory", BYTES_MAX)?),
                 None => None,
             },
+            memory_kind: memory_kind(node.element),
         });
     }
     let all: CpuList = (0..NODES_MAX as u32).map(CpuId).collect();
@@ -215,7 +211,8 @@ fn nodes(
             None => hidden_node(element, &all)?.filter(|id| numa.iter().all(|node| node.id != *id)),
         };
         let Some(id) = home else {
-            return problem(whole, format!("CPU {cpu} is in no NUMA node's cpuset"));
+            homeless.push(cpu);
+            continue;
         };
         match nodes.iter_mut().find(|node| node.id == id) {
             Some(node) => node.cpus.push(cpu),
@@ -223,11 +220,58 @@ fn nodes(
                 id,
                 cpus: vec![cpu],
                 memory_bytes: Some(0),
+                memory_kind: None,
             }),
         }
     }
     nodes.sort_by_key(|node| node.id);
-    Ok(nodes)
+    Ok((nodes, homeless.into_iter().collect()))
+}
+
+/// The kind of a node's memory, as hwloc's subtype says it.
+fn memory_kind(node: Element) -> Option<MemoryKind> {
+    let subtype = node.attribute("subtype").or_else(|| info(node, "Type"))?;
+    match subtype {
+        "GPUMemory" => Some(MemoryKind::Gpu),
+        "HBM" | "MCDRAM" => Some(MemoryKind::Hbm),
+        "CXL-DRAM" | "CXL" => Some(MemoryKind::Cxl),
+        "NVM" | "CXL-NVM" => Some(MemoryKind::Persistent),
+        _ => None,
+    }
+}
+
+/// Caches in front of the nodes inside of them: `MemCache`.
+fn memory_caches(
+    root: Element,
+    positions: &BTreeMap<NodeId, usize>,
+) -> Result<Vec<MemoryCache>, Problem> {
+    let of_type = |element: &Element, kind| element.attribute("type") == Some(kind);
+    let mut caches = Vec::new();
+    for cache in root
+        .descendants()
+        .filter(|element| of_type(element, "MemCache"))
+    {
+        let size_bytes = number(cache, "cache_size", BYTES_MAX)?;
+        let line_bytes = match cache.attribute("cache_linesize") {
+            Some(_) => Some(number(cache, "cache_linesize", u32::MAX)?),
+            None => None,
+        };
+        for node in cache
+            .descendants()
+            .filter(|element| of_type(element, "NUMANode"))
+        {
+            let node = NodeId(number(node, "os_index", u16::MAX)?);
+            if size_bytes > 0 && positions.contains_key(&node) {
+                caches.push(MemoryCache {
+                    node,
+                    level: number(cache, "depth", u8::MAX)?.max(1),
+                    size_bytes,
+                    line_bytes: line_bytes.filter(|&line| line > 0),
+                });
+            }
+        }
+    }
+    Ok(caches)
 }
 
 /// The node of a CPU whose memory is hidden: the first of its `complete_nodeset`, or of what it is in. `all` are the numbers

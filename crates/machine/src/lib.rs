@@ -1,9 +1,9 @@
 //! A machine as nearpage sees it: memory nodes, the CPUs on them, caches, and what it costs to
 //! reach the memory of one node from the CPUs of another.
 //!
-//! A [`Machine`] is read from the running system ([`Machine::local`]), from a TOML file
-//! ([`Machine::from_toml`]) or hwloc's XML ([`Machine::from_hwloc_xml`]), or taken from the
-//! [presets](preset); [`Measurement`] fills in what the system does not say about its memory.
+//! A [`Machine`] is read from the running system ([`Machine::local`]), from another machine's `/sys`
+//! ([`Machine::from_sysfs`]), from a TOML file ([`Machine::from_toml`]) or hwloc's XML
+//! ([`Machine::from_hwloc_xml`]), or taken from the [presets](preset); [`Measurement`] fills in what the system does not say about its memory.
 //! Nothing here decides anything.
 //!
 //! ```
@@ -24,27 +24,31 @@ mod error;
 mod figures;
 mod hwloc;
 mod list;
-mod local;
+mod load;
 mod measure;
+mod mlc;
 mod placement;
 mod presets;
+mod sysfs;
 mod text;
 mod timing;
 mod toml_file;
+mod tree;
 mod validate;
 
 pub use assumed::Assumed;
 pub use error::{Error, Fault};
 pub use figures::{Bandwidth, LoadedLatency, Matrix};
 pub use list::{CpuList, List, ListError, NodeList, Number};
-pub use local::online_cpus;
+pub use load::{LoadModel, LoadModelError};
 pub use measure::{
     Effort, MeasureError, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN, available_bytes,
     placing_threshold_per_us,
 };
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};
-pub use text::{duration, several};
+pub use sysfs::online_cpus;
+pub use text::{duration, several, wrap};
 pub use timing::{
     Energy, Link, Memory, MoveCost, MoveSteps, Moves, Processor, Route, SIMULATED_NODES_MAX,
     Timing, Tlb,
@@ -95,6 +99,49 @@ pub struct Node {
     /// Memory installed, in bytes; absent where unknown, 0 for a node that has CPUs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// What its memory is, where it is not the CPUs' ordinary memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_kind: Option<MemoryKind>,
+}
+
+/// Memory that is not the CPUs' ordinary memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryKind {
+    /// On a GPU.
+    Gpu,
+    /// On a CXL device.
+    Cxl,
+    /// High-bandwidth memory.
+    Hbm,
+    /// Persistent memory.
+    Persistent,
+}
+
+/// CPUs of one kind, where a machine has several (`[[cpu_kind]]`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CpuKind {
+    /// What the kernel calls them (`cpu_core`, `cpu_atom`), or what tells them apart.
+    pub name: String,
+    /// The CPUs, ascending.
+    #[serde(deserialize_with = "toml_file::cpus")]
+    pub cpus: Vec<CpuId>,
+}
+
+/// A cache in front of a node's memory (`[[memory_cache]]`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryCache {
+    /// The node.
+    pub node: NodeId,
+    /// 1 is nearest to the memory.
+    pub level: u8,
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Line size in bytes, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line_bytes: Option<u32>,
 }
 
 /// One kind of cache, as every CPU (or group of CPUs) of the machine has it.
@@ -152,6 +199,12 @@ pub struct Machine {
     /// Where the figures come from, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    /// The year in which machines of this kind came out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub year: Option<u16>,
+    /// What is assumed of it, missing or left out, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Page size in bytes.
     pub page_bytes: u64,
     /// Huge page size in bytes, where the machine has one.
@@ -194,9 +247,19 @@ pub struct Machine {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub cores: Vec<Vec<CpuId>>,
+    /// Kinds of CPUs, fastest first, where there are several.
+    #[serde(default, rename = "cpu_kind", skip_serializing_if = "Vec::is_empty")]
+    pub cpu_kinds: Vec<CpuKind>,
     /// Caches, nearest first.
     #[serde(default, rename = "cache")]
     pub caches: Vec<Cache>,
+    /// Caches in front of nodes' memory.
+    #[serde(
+        default,
+        rename = "memory_cache",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub memory_caches: Vec<MemoryCache>,
     /// Memory nodes, ascending by number.
     #[serde(default, rename = "node")]
     pub nodes: Vec<Node>,
@@ -234,8 +297,38 @@ const DISTANCE_LOCAL: u32 = 10;
 const DISTANCE_REMOTE: u32 = 20;
 
 impl Machine {
+    /// A machine of which nothing but its nodes is known, with pages of 4 KiB.
+    pub fn of_nodes(name: String, nodes: Vec<Node>) -> Self {
+        Self {
+            name,
+            source: String::new(),
+            year: None,
+            notes: Vec::new(),
+            page_bytes: 4096,
+            huge_page_bytes: None,
+            transparent_huge_pages: None,
+            latency_ns: None,
+            distance: None,
+            bandwidth: Bandwidth::default(),
+            loaded_latencies: Vec::new(),
+            cores: Vec::new(),
+            cpu_kinds: Vec::new(),
+            caches: Vec::new(),
+            memory_caches: Vec::new(),
+            nodes,
+            processor: Processor::default(),
+            tlbs: Vec::new(),
+            memory: Memory::default(),
+            links: Vec::new(),
+            routes: Vec::new(),
+            moves: Moves::default(),
+            energy: None,
+        }
+    }
+
     /// The machine that `argument` names: `local` (read from `sys_root`, `/sys` but in tests), a
-    /// preset, or the path of a file: hwloc's XML where its name ends in `.xml`, else TOML.
+    /// preset, or a path: of a folder or an archive with another machine's `/sys`
+    /// ([`Machine::from_sysfs`]), of hwloc's XML where its name ends in `.xml`, else of TOML.
     ///
     /// # Errors
     /// A name that is none of these, or a file that is damaged.
@@ -257,6 +350,9 @@ impl Machine {
                 argument: argument.to_owned(),
                 presets: PRESET_NAMES.map(|name| format!("`{name}`")).join(", "),
             });
+        }
+        if path.is_dir() || sysfs::is_archive(path) {
+            return Self::from_sysfs(path);
         }
         let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
             path: path.to_owned(),
@@ -343,6 +439,23 @@ impl Machine {
             known.iter().sum::<f64>() / known.len() as f64
         });
         Some(distance * ns_per_distance)
+    }
+
+    /// How much more an access to the farthest memory costs than to the nearest, for the CPUs of the
+    /// node for which that is most; 1 where all memory is as near.
+    pub fn far_to_near(&self) -> f64 {
+        let memory = self.nodes_with_memory();
+        let ratio = |node: &Node| {
+            let weights = memory
+                .iter()
+                .filter_map(|&memory| self.weight(node.id, memory));
+            let (near, far) = weights.fold((f64::INFINITY, 0.0f64), |(near, far), weight| {
+                (near.min(weight), far.max(weight))
+            });
+            far / near
+        };
+        let with_cpus = self.nodes.iter().filter(|node| !node.cpus.is_empty());
+        with_cpus.map(ratio).fold(1.0, f64::max)
     }
 
     /// By position.

@@ -3,7 +3,7 @@
 use crate::Machine;
 
 /// Names of the presets.
-pub const PRESET_NAMES: [&str; 12] = [
+pub const PRESET_NAMES: [&str; 16] = [
     "opteron-4",
     "altix-4",
     "amd48",
@@ -16,11 +16,17 @@ pub const PRESET_NAMES: [&str; 12] = [
     "smile-4",
     "xeon-2",
     "epyc-8",
+    "xeon-8269-snc2",
+    "epyc-9224-cxl",
+    "ac922-gpu",
+    "kunpeng-4",
 ];
 
 /// The machine of that name, if there is one: `opteron-4` and `altix-4` of Marathe, Thakkar and
 /// Mueller, `amd48` and `intel32` of NumaMMA, `flash-8`, `flash-8-contended` and `now-8` of Verghese,
-/// Devine, Gupta and Rosenblum, `carrefour-a` and `carrefour-b` of Carrefour, `smile-4` of ARS; `xeon-2` and `epyc-8` are recent servers, from public data.
+/// Devine, Gupta and Rosenblum, `carrefour-a` and `carrefour-b` of Carrefour, `smile-4` of ARS; `xeon-2` and `epyc-8` are recent servers, from public data,
+/// `xeon-8269-snc2` and `epyc-9224-cxl` such with measured matrices, `ac922-gpu` one with the memory of GPUs as nodes,
+/// `kunpeng-4` an Arm server.
 pub fn preset(name: &str) -> Option<Machine> {
     let text = match name {
         "opteron-4" => include_str!("../presets/opteron-4.toml"),
@@ -35,6 +41,10 @@ pub fn preset(name: &str) -> Option<Machine> {
         "smile-4" => include_str!("../presets/smile-4.toml"),
         "xeon-2" => include_str!("../presets/xeon-2.toml"),
         "epyc-8" => include_str!("../presets/epyc-8.toml"),
+        "xeon-8269-snc2" => include_str!("../presets/xeon-8269-snc2.toml"),
+        "epyc-9224-cxl" => include_str!("../presets/epyc-9224-cxl.toml"),
+        "ac922-gpu" => include_str!("../presets/ac922-gpu.toml"),
+        "kunpeng-4" => include_str!("../presets/kunpeng-4.toml"),
         _ => return None,
     };
     let machine = Machine::from_toml(text, name);
@@ -78,6 +88,36 @@ mod tests {
         assert_eq!(shape("smile-4"), (4, 4));
         assert_eq!(shape("xeon-2"), (2, 28));
         assert_eq!(shape("epyc-8"), (8, 128));
+        assert_eq!(shape("xeon-8269-snc2"), (4, 104));
+        assert_eq!(shape("epyc-9224-cxl"), (5, 96));
+        assert_eq!(shape("ac922-gpu"), (8, 32));
+        assert_eq!(shape("kunpeng-4"), (4, 128));
+    }
+
+    #[test]
+    fn every_preset_can_be_traced() {
+        for name in PRESET_NAMES {
+            let machine = preset(name).expect(name);
+            assert!(!machine.caches.is_empty(), "{name} has no caches");
+        }
+    }
+
+    #[test]
+    fn memory_over_cxl_is_far_and_narrow() {
+        let machine = preset("epyc-9224-cxl").expect("preset");
+        assert_eq!(machine.nodes[4].memory_kind, Some(crate::MemoryKind::Cxl));
+        assert!(
+            (machine.far_to_near() - 363.5 / 105.9).abs() < 1e-9,
+            "{}",
+            machine.far_to_near()
+        );
+        let timing = machine.timing().expect("timing");
+        let narrowest = |memory: usize, cpu: usize| {
+            let way = timing.routes[memory][cpu].iter();
+            way.map(|&link| timing.links[usize::from(link)].2)
+                .fold(f64::INFINITY, f64::min)
+        };
+        assert!(narrowest(4, 3) < 18e9 && narrowest(0, 1) > 90e9);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{CacheKind, CpuList, Machine, Matrix, TransparentHugePages};
+use crate::{CacheKind, CpuList, Machine, Matrix, MemoryKind, TransparentHugePages};
 
 impl TransparentHugePages {
     /// As the kernel and the machine file write it.
@@ -11,6 +11,28 @@ impl TransparentHugePages {
             Self::Always => "always",
             Self::Madvise => "madvise",
             Self::Never => "never",
+        }
+    }
+}
+
+impl MemoryKind {
+    /// As the machine file writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Cxl => "cxl",
+            Self::Hbm => "hbm",
+            Self::Persistent => "persistent",
+        }
+    }
+
+    /// For people: whose memory, or what kind of it.
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Gpu => "of a GPU",
+            Self::Cxl => "over CXL",
+            Self::Hbm => "high-bandwidth",
+            Self::Persistent => "persistent",
         }
     }
 }
@@ -78,6 +100,9 @@ impl Machine {
         if !self.source.is_empty() {
             wrap(out, &format!("source: {}", self.source), width);
         }
+        for note in &self.notes {
+            wrap(out, &format!("note: {note}"), width);
+        }
         let mut pages = format!("pages: {}", bytes(self.page_bytes));
         if let Some(huge) = self.huge_page_bytes {
             let _ = write!(pages, ", huge {}", bytes(huge));
@@ -101,7 +126,17 @@ impl Machine {
                 Some(size) => format!(", {}", bytes(size)),
                 None => String::new(),
             };
-            wrap(out, &format!("node {}: {cpus}{memory}", node.id), width);
+            let kind = node.memory_kind.map_or("", MemoryKind::in_words);
+            let space = if kind.is_empty() { "" } else { " " };
+            wrap(
+                out,
+                &format!("node {}: {cpus}{memory}{space}{kind}", node.id),
+                width,
+            );
+        }
+        for kind in &self.cpu_kinds {
+            let cpus: CpuList = kind.cpus.iter().copied().collect();
+            wrap(out, &format!("{}: CPUs {cpus}", kind.name), width);
         }
     }
 
@@ -153,6 +188,17 @@ impl Machine {
                 bytes(cache.size_bytes),
                 cache.line_bytes,
                 several(cache.shared_by_cpus.into(), "CPU"),
+            );
+        }
+        for cache in &self.memory_caches {
+            let line = cache
+                .line_bytes
+                .map_or(String::new(), |line| format!(", lines of {line} B"));
+            let _ = writeln!(
+                out,
+                "in front of node {}: {}{line}",
+                cache.node,
+                bytes(cache.size_bytes)
             );
         }
     }
@@ -309,7 +355,8 @@ fn bytes(size: u64) -> String {
     }
 }
 
-fn wrap(out: &mut String, text: &str, width: usize) {
+/// Adds a line to `out`, broken between words so that no part is wider than `width` where words allow it.
+pub fn wrap(out: &mut String, text: &str, width: usize) {
     let mut used = 0;
     for word in text.split(' ') {
         let length = word.chars().count();
@@ -336,6 +383,9 @@ mod tests {
         let expected = "\
 opteron-4: 4 nodes, 4 CPUs
 source: Marathe, Thakkar, Mueller 2010, Table 2
+note: caches are those of every Opteron with one core: the paper does not name
+  the model
+note: no bandwidths, clock or sizes of memory are known
 pages: 4 KiB, huge 2 MiB
 
 node 0: CPUs 0
@@ -349,6 +399,10 @@ latency in ns (rows: CPU's node, columns: memory's)
     1  143  107  141  172
     2  179  141  102  141
     3  141  175  142  108
+
+L1d: 64 KiB, lines of 64 B, 2 ways, shared by 1 CPU
+L1i: 64 KiB, lines of 64 B, 2 ways, shared by 1 CPU
+L2: 1 MiB, lines of 64 B, 16 ways, shared by 1 CPU
 ";
         assert_eq!(text, expected);
     }

@@ -72,6 +72,16 @@ impl Machine {
         if !self.source.is_empty() {
             pair(&mut out, "source", quoted(&self.source));
         }
+        if let Some(year) = self.year {
+            pair(&mut out, "year", year);
+        }
+        if !self.notes.is_empty() {
+            out.push_str("notes = [\n");
+            for note in &self.notes {
+                let _ = writeln!(out, "  {},", quoted(note));
+            }
+            out.push_str("]\n");
+        }
         pair(&mut out, "page_bytes", self.page_bytes);
         if let Some(bytes) = self.huge_page_bytes {
             pair(&mut out, "huge_page_bytes", bytes);
@@ -107,33 +117,59 @@ impl Machine {
             }
             out.push_str("]\n");
         }
+        self.nodes_to_toml(&mut out);
+        self.caches_to_toml(&mut out);
+        self.timing_to_toml(&mut out);
+        self.bandwidth_to_toml(&mut out);
+        out
+    }
+
+    fn nodes_to_toml(&self, out: &mut String) {
         for node in &self.nodes {
             out.push_str("\n[[node]]\n");
-            pair(&mut out, "id", node.id);
+            pair(out, "id", node.id);
             pair(
-                &mut out,
+                out,
                 "cpus",
                 quoted(&node.cpus.iter().copied().collect::<CpuList>().to_string()),
             );
             if let Some(bytes) = node.memory_bytes {
-                pair(&mut out, "memory_bytes", bytes);
+                pair(out, "memory_bytes", bytes);
+            }
+            if let Some(kind) = node.memory_kind {
+                pair(out, "memory_kind", quoted(kind.as_str()));
             }
         }
+        for kind in &self.cpu_kinds {
+            out.push_str("\n[[cpu_kind]]\n");
+            pair(out, "name", quoted(&kind.name));
+            let cpus: CpuList = kind.cpus.iter().copied().collect();
+            pair(out, "cpus", quoted(&cpus.to_string()));
+        }
+    }
+
+    fn caches_to_toml(&self, out: &mut String) {
         for cache in &self.caches {
             out.push_str("\n[[cache]]\n");
-            pair(&mut out, "level", cache.level);
-            pair(&mut out, "kind", quoted(cache.kind.as_str()));
-            pair(&mut out, "size_bytes", cache.size_bytes);
-            pair(&mut out, "line_bytes", cache.line_bytes);
+            pair(out, "level", cache.level);
+            pair(out, "kind", quoted(cache.kind.as_str()));
+            pair(out, "size_bytes", cache.size_bytes);
+            pair(out, "line_bytes", cache.line_bytes);
             if cache.associativity > 0 {
-                pair(&mut out, "associativity", cache.associativity);
+                pair(out, "associativity", cache.associativity);
             }
-            pair(&mut out, "shared_by_cpus", cache.shared_by_cpus);
-            optional(&mut out, "latency_ns", cache.latency_ns);
+            pair(out, "shared_by_cpus", cache.shared_by_cpus);
+            optional(out, "latency_ns", cache.latency_ns);
         }
-        self.timing_to_toml(&mut out);
-        self.bandwidth_to_toml(&mut out);
-        out
+        for cache in &self.memory_caches {
+            out.push_str("\n[[memory_cache]]\n");
+            pair(out, "node", cache.node);
+            pair(out, "level", cache.level);
+            pair(out, "size_bytes", cache.size_bytes);
+            if let Some(bytes) = cache.line_bytes {
+                pair(out, "line_bytes", bytes);
+            }
+        }
     }
 
     fn bandwidth_to_toml(&self, out: &mut String) {

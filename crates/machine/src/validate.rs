@@ -100,6 +100,11 @@ impl Machine {
                 return Err(Fault::CoreTwice(cpu));
             }
         }
+        for kind in &self.cpu_kinds {
+            if let Some(&cpu) = kind.cpus.iter().find(|cpu| !cpus.contains_key(cpu)) {
+                return Err(Fault::KindOfUnknownCpu(cpu));
+            }
+        }
         Ok(())
     }
 
@@ -131,10 +136,15 @@ impl Machine {
                 || cache.line_bytes == 0
                 || cache.shared_by_cpus == 0
         };
-        match self.caches.iter().position(impossible) {
-            Some(position) => Err(Fault::Cache(position)),
-            None => Ok(()),
+        if let Some(position) = self.caches.iter().position(impossible) {
+            return Err(Fault::Cache(position));
         }
+        for cache in &self.memory_caches {
+            if self.position(cache.node).is_none() || cache.size_bytes == 0 {
+                return Err(Fault::MemoryCache(cache.node));
+            }
+        }
+        Ok(())
     }
 }
 

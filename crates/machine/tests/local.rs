@@ -289,11 +289,6 @@ fn damaged_files_are_named() {
             "node0/meminfo: expected `Node N MemTotal",
         ),
         (
-            "devices/system/node/node1/cpulist",
-            "0-3",
-            "CPU 6, which is on no node",
-        ),
-        (
             "devices/system/cpu/cpu0/cache/index0/size",
             "big",
             "index0/size: expected a size such as `32K`, found `big`",
@@ -314,6 +309,26 @@ fn damaged_files_are_named() {
         let error = Machine::local(root.path()).expect_err(path).to_string();
         assert!(error.contains(message), "{error}");
     }
+}
+
+#[test]
+fn a_cpu_of_no_node_is_left_out_with_a_note() {
+    let changes = [("devices/system/node/node1/cpulist", Some("0-3"))];
+    let root = sysfs("two-sockets-smt-offline", &changes);
+    let machine = Machine::local(root.path()).expect("what is left");
+    assert_eq!(machine.node_of(CpuId(6)), None);
+    assert!(
+        machine
+            .cores
+            .iter()
+            .flatten()
+            .all(|&cpu| machine.node_of(cpu).is_some())
+    );
+    let notes = machine.notes.join("; ");
+    assert!(
+        notes.contains("belong to no node and are left out"),
+        "{notes}"
+    );
 }
 
 #[test]

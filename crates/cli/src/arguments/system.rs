@@ -5,10 +5,20 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Machine {
-    /// `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …), a TOML file or hwloc's XML
+    /// Another source than a description: a list of presets, other tools' output
+    #[command(subcommand)]
+    pub command: Option<MachineCommand>,
+    /// `local`, a preset (see `nearpage machine list`), a TOML file, hwloc's XML, or another machine's `/sys`
     #[arg(long, default_value = "local")]
     pub machine: String,
+    /// Read another machine's `/sys`, with `/proc` beside it if gathered: a folder, or a .tar, .tar.bz2, .tar.gz or .tar.zst of one
+    ///
+    /// hwloc-gather-topology writes such archives. Nothing is unpacked to disk, and links never lead out of
+    /// the tree. Notes say what the tree lacks.
+    #[arg(long, value_name = "ROOT", conflicts_with_all = ["machine", "measure", "calibrate"])]
+    pub sysfs: Option<PathBuf>,
     /// Measure latency and bandwidth between this machine's nodes, and what moving a page takes
     ///
     /// From the CPUs of each node to the memory of each: latency by a pointer chase in random order
@@ -41,6 +51,35 @@ pub struct Machine {
     /// Print it as the TOML that --machine reads
     #[arg(long)]
     pub toml: bool,
+}
+
+/// What `nearpage machine` does besides showing one.
+#[derive(Debug, Subcommand)]
+pub enum MachineCommand {
+    /// List the presets: nodes, CPUs, how much slower the farthest memory is, year, what is assumed
+    List {
+        /// Print the list as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a machine file of what Memory Latency Checker or `numactl -H` printed
+    ///
+    /// Takes latency and bandwidth matrices, latency under load, and cache-to-cache latencies of `mlc` 3.5
+    /// to 3.11; CPUs, memory and distances of `numactl -H`. One file may have both.
+    Import {
+        /// Files with their output
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Write the machine to this file
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Print it as JSON
+        #[arg(long, conflicts_with = "toml")]
+        json: bool,
+        /// Print it as the TOML that --machine reads
+        #[arg(long)]
+        toml: bool,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Cache, CacheKind, Energy, Link, LoadedLatency, MoveSteps, Moves, Node, NodeId, PRESET_NAMES,
-    Route, Tlb, TransparentHugePages, preset,
+    Cache, CacheKind, CpuKind, Energy, Link, LoadedLatency, MemoryCache, MemoryKind, MoveSteps,
+    Moves, Node, NodeId, PRESET_NAMES, Route, Tlb, TransparentHugePages, preset,
 };
 
 const TWO_NODES: &str = "\
@@ -217,6 +217,8 @@ fn machines() -> impl Strategy<Value = Machine> {
         |(nodes, cpus, latency, smt, name)| Machine {
             name,
             source: "a \"source\"\\\n".to_owned(),
+            year: smt.then_some(2021),
+            notes: vec!["a \"note\"\\\n".to_owned(); cpus as usize - 1],
             page_bytes: 4096,
             huge_page_bytes: smt.then_some(1 << 21),
             transparent_huge_pages: smt.then_some(TransparentHugePages::Madvise),
@@ -247,6 +249,16 @@ fn machines() -> impl Strategy<Value = Machine> {
             } else {
                 Vec::new()
             },
+            cpu_kinds: vec![CpuKind {
+                name: "cpu_atom".to_owned(),
+                cpus: vec![CpuId(0)],
+            }],
+            memory_caches: vec![MemoryCache {
+                node: NodeId(0),
+                level: 1,
+                size_bytes: 1 << 30,
+                line_bytes: smt.then_some(64),
+            }],
             caches: vec![Cache {
                 level: 1,
                 kind: CacheKind::Data,
@@ -314,6 +326,7 @@ fn machines() -> impl Strategy<Value = Machine> {
                     id: NodeId(id as u16 * 3),
                     cpus: (id * cpus..(id + 1) * cpus).map(CpuId).collect(),
                     memory_bytes: smt.then_some(u64::from(id + 1) << 30),
+                    memory_kind: (!smt).then_some(MemoryKind::Gpu),
                 })
                 .collect(),
         },

@@ -104,6 +104,7 @@ pub(super) fn machine(topology: &[u8], description: Option<&str>) -> Option<Mach
             id,
             cpus: cpus.as_slice().to_vec(),
             memory_bytes: memory_kib.checked_mul(1024),
+            memory_kind: None,
         });
     }
     nodes.sort_by_key(|node| node.id);

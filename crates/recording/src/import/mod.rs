@@ -305,33 +305,14 @@ fn one_node(notes: &mut Vec<String>) -> Machine {
             id: NodeId(0),
             cpus: vec![CpuId(0)],
             memory_bytes: None,
+            memory_kind: None,
         }])
     }
 }
 
 /// A machine of which nothing but its nodes is known.
 fn bare_machine(nodes: Vec<Node>) -> Machine {
-    Machine {
-        name: "imported".to_owned(),
-        source: String::new(),
-        page_bytes: 4096,
-        huge_page_bytes: None,
-        transparent_huge_pages: None,
-        latency_ns: None,
-        distance: None,
-        bandwidth: Default::default(),
-        loaded_latencies: Vec::new(),
-        cores: Vec::new(),
-        caches: Vec::new(),
-        nodes,
-        processor: Default::default(),
-        tlbs: Vec::new(),
-        memory: Default::default(),
-        links: Vec::new(),
-        routes: Vec::new(),
-        moves: Default::default(),
-        energy: None,
-    }
+    Machine::of_nodes("imported".to_owned(), nodes)
 }
 
 /// What `fuzz/` calls: reads `bytes` as whichever format they are, up to accesses and events.

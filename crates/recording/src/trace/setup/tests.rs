@@ -59,7 +59,8 @@ fn a_trace_serves_machines_with_its_caches() {
 
 #[test]
 fn a_machine_without_caches_is_refused() {
-    let machine = preset("opteron-4").unwrap();
+    let mut machine = preset("opteron-4").unwrap();
+    machine.caches.clear();
     let error = Tracing::new(&machine, "opteron-4", &TraceOptions::default())
         .unwrap_err()
         .to_string();

@@ -1,0 +1,192 @@
+//! Latency of memory as a function of its load.
+//!
+//! Where a machine has a measured curve (`[[loaded_latency]]`), the curve is interpolated. Elsewhere
+//! three figures give one: the idle latency L, the peak bandwidth B, and one constant for all machines:
+//!
+//! ```text
+//! latency(b) = L × (1 + KNEE × u ÷ √(1 − u)),   u = b ÷ B
+//! ```
+//!
+//! Below half of the peak, banks of memory that are busy delay requests in proportion to the load. Near
+//! the peak, requests queue; the square root, not 1 − u itself, is what published curves show, because
+//! processors have a limited number of requests under way.
+//!
+//! `KNEE` is chosen after curves that Intel's Memory Latency Checker printed on four machines (Xeon
+//! Platinum 8180, Xeon Silver 4110, a two-socket server, a machine with one node). Their fourteen points
+//! between 30 % and 85 % of the peak each give a constant from 0.27 to 0.44, 0.36 on average; those nearest
+//! to the peak, where most is at stake, 0.27 to 0.35. `crates/machine/tests/load.rs` compares the
+//! model with these curves, `tests/real.rs` with a fifth, which had no part in the choice.
+
+use crate::{LoadedLatency, Machine, NodeId};
+
+/// How much of the idle latency a load of u ÷ √(1 − u) adds.
+const KNEE: f64 = 1.0 / 3.0;
+/// The model says nothing of loads above this share of the peak: there, the latency is what it is here.
+const UTILISATION_MAX: f64 = 0.99;
+/// The share of the peak up to which the model is judged.
+const JUDGED_UTILISATION_MAX: f64 = 0.85;
+
+/// Latency of one node's memory, seen from the CPUs of one node, as a function of load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadModel {
+    /// Latency without load, in nanoseconds.
+    pub idle_ns: f64,
+    /// The greatest bandwidth, in bytes per second.
+    pub peak_bytes_per_s: f64,
+    /// Measured points: bytes per second and nanoseconds, ascending in bandwidth. Empty: the knee.
+    pub curve: Vec<(f64, f64)>,
+}
+
+/// How far the model without a curve is from the curve, over the points up to 85 % of the peak.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadModelError {
+    /// The median of the relative errors' absolute values.
+    pub median: f64,
+    /// The greatest.
+    pub worst: f64,
+    /// Points compared.
+    pub points: usize,
+}
+
+impl LoadModel {
+    /// Latency in nanoseconds while so many bytes a second go through.
+    pub fn latency_ns(&self, bytes_per_s: f64) -> f64 {
+        let after = self.curve.iter().position(|point| point.0 >= bytes_per_s);
+        match (self.curve.as_slice(), after) {
+            ([], _) => self.knee_ns(bytes_per_s),
+            // From the idle latency on to the first point.
+            ([first, ..], Some(0)) => {
+                between((0.0, self.idle_ns.min(first.1)), *first, bytes_per_s)
+            }
+            (curve, Some(at)) => between(curve[at - 1], curve[at], bytes_per_s),
+            (curve, None) => curve[curve.len() - 1].1,
+        }
+    }
+
+    /// The same from idle latency, peak and knee alone.
+    pub fn knee_ns(&self, bytes_per_s: f64) -> f64 {
+        let utilisation = (bytes_per_s / self.peak_bytes_per_s).clamp(0.0, UTILISATION_MAX);
+        self.idle_ns * (1.0 + KNEE * utilisation / (1.0 - utilisation).sqrt())
+    }
+}
+
+/// On the line from one point to the next.
+fn between(before: (f64, f64), after: (f64, f64), at: f64) -> f64 {
+    let width = after.0 - before.0;
+    match width > 0.0 {
+        true => before.1 + (after.1 - before.1) * ((at - before.0) / width).clamp(0.0, 1.0),
+        false => after.1,
+    }
+}
+
+impl Machine {
+    /// Latency as a function of load, from the CPUs of one node to the memory of another; `None` where
+    /// no latency in nanoseconds or no read bandwidth is known between them.
+    pub fn load_model(&self, cpu_node: NodeId, memory_node: NodeId) -> Option<LoadModel> {
+        let (row, column) = (self.position(cpu_node)?, self.position(memory_node)?);
+        self.latency_ns.as_ref()?;
+        let read = self.bandwidth.read_bytes_per_s.as_ref();
+        let known = read.and_then(|read| read[row][column]);
+        let local = self.memory.bandwidth_bytes_per_s.filter(|_| row == column);
+        let mut curve: Vec<(f64, f64)> = match row == column {
+            true => self.curve_of(memory_node).collect(),
+            false => Vec::new(),
+        };
+        curve.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let measured = curve.last().map(|point| point.0);
+        Some(LoadModel {
+            idle_ns: self.weight(cpu_node, memory_node)?,
+            peak_bytes_per_s: known.or(local).or(measured)?,
+            curve,
+        })
+    }
+
+    /// A node's measured points: bytes per second and nanoseconds.
+    fn curve_of(&self, node: NodeId) -> impl Iterator<Item = (f64, f64)> {
+        let of_node = self
+            .loaded_latencies
+            .iter()
+            .filter(move |point| point.node == node);
+        of_node.map(|point: &LoadedLatency| (point.bandwidth_bytes_per_s, point.latency_ns))
+    }
+
+    /// How far the model without curves is from this machine's curves; `None` where it has none.
+    pub fn load_model_error(&self) -> Option<LoadModelError> {
+        let mut errors = Vec::new();
+        for node in self.node_ids() {
+            let Some(model) = self.load_model(node, node) else {
+                continue;
+            };
+            for &(bytes_per_s, ns) in &model.curve {
+                if bytes_per_s <= JUDGED_UTILISATION_MAX * model.peak_bytes_per_s {
+                    errors.push((model.knee_ns(bytes_per_s) / ns - 1.0).abs());
+                }
+            }
+        }
+        errors.sort_by(f64::total_cmp);
+        Some(LoadModelError {
+            median: *errors.get(errors.len() / 2)?,
+            worst: *errors.last()?,
+            points: errors.len(),
+        })
+    }
+
+    /// The same in words, for who measures or imports a machine.
+    pub fn load_model_error_in_words(&self) -> Option<String> {
+        let LoadModelError {
+            median,
+            worst,
+            points,
+        } = self.load_model_error()?;
+        Some(format!(
+            "latency under load differs from the model of idle latency and bandwidth by {:.0} % (median) and {:.0} % (worst) \
+             over {points} points up to 85 % of the peak",
+            median * 100.0,
+            worst * 100.0
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(curve: &[(f64, f64)]) -> LoadModel {
+        LoadModel {
+            idle_ns: 90.0,
+            peak_bytes_per_s: 100e9,
+            curve: curve.to_vec(),
+        }
+    }
+
+    #[test]
+    fn latency_grows_with_load_from_the_idle_latency_on() {
+        let model = model(&[]);
+        assert_eq!(model.latency_ns(0.0), 90.0);
+        let mut before = 0.0;
+        for load in 0..150 {
+            let latency = model.latency_ns(f64::from(load) * 1e9);
+            assert!(
+                latency >= before && latency.is_finite(),
+                "{load}: {latency}"
+            );
+            before = latency;
+        }
+        // 90 × (1 + 0.75 ÷ 3 ÷ √0.25).
+        assert_eq!(model.latency_ns(75e9), 135.0);
+    }
+
+    #[test]
+    fn a_curve_is_followed() {
+        let model = model(&[(10e9, 100.0), (30e9, 120.0), (30e9, 125.0), (60e9, 200.0)]);
+        for (load, latency) in [
+            (0.0, 90.0),
+            (5e9, 95.0),
+            (20e9, 110.0),
+            (45e9, 162.5),
+            (90e9, 200.0),
+        ] {
+            assert_eq!(model.latency_ns(load), latency, "{load}");
+        }
+    }
+}

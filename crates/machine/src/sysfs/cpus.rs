@@ -1,0 +1,210 @@
+//! CPUs, cores and caches.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{CPUS, cpus_in_words};
+use crate::tree::Tree;
+use crate::{Cache, CacheKind, CpuId, CpuKind, CpuList, Error, Number};
+
+/// CPUs that are online. Notes those that the tree says are not.
+pub(crate) fn online(tree: &Tree, notes: &mut Vec<String>) -> Result<CpuList, Error> {
+    let folders = tree.numbered(CPUS, "cpu")?;
+    let folders: Vec<_> = folders
+        .into_iter()
+        .filter(|(cpu, _)| *cpu <= CpuId::MAX)
+        .collect();
+    let named = tree.list::<CpuId>(&format!("{CPUS}/online"))?;
+    let online: CpuList = match named {
+        Some(online) if !online.as_slice().is_empty() => online,
+        _ if folders.is_empty() && tree.is_system() => {
+            let count = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+            (0..count).map(CpuId).collect()
+        }
+        _ if folders.is_empty() => {
+            return Err(Error::Tree {
+                path: tree.display(CPUS),
+                problem: "there are no CPUs; the tree is incomplete".to_owned(),
+            });
+        }
+        _ => {
+            let mut online = Vec::new();
+            for (cpu, folder) in &folders {
+                if tree.read(&format!("{folder}/online"))?.as_deref() != Some("0") {
+                    online.push(CpuId(*cpu));
+                }
+            }
+            online.into_iter().collect()
+        }
+    };
+    if !tree.is_system() {
+        let offline = folders
+            .iter()
+            .map(|(cpu, _)| CpuId(*cpu))
+            .filter(|&cpu| !online.contains(cpu));
+        let offline: Vec<CpuId> = offline.collect();
+        if !offline.is_empty() {
+            notes.push(format!("{} offline: left out", cpus_in_words(&offline)));
+        }
+    }
+    Ok(online)
+}
+
+/// Each kind of cache once, and the cores that have several of these CPUs.
+pub(super) fn caches_and_cores(
+    tree: &Tree,
+    cpus: &CpuList,
+) -> Result<(Vec<Cache>, Vec<Vec<CpuId>>), Error> {
+    let mut caches: Vec<Cache> = Vec::new();
+    let mut cores: BTreeMap<CpuId, Vec<CpuId>> = BTreeMap::new();
+    let mut on_a_core = BTreeSet::new();
+    // CPUs whose cache of an index was read with that of another CPU that shares it.
+    let mut read = BTreeSet::new();
+    for &cpu in cpus.as_slice() {
+        let folder = format!("{CPUS}/cpu{cpu}");
+        for (index, cache) in tree.numbered(&format!("{folder}/cache"), "index")? {
+            if read.contains(&(index, cpu)) {
+                continue;
+            }
+            if let Some((cache, shared)) = cache_of(tree, &cache, cpus)? {
+                read.extend(shared.into_iter().map(|cpu| (index, cpu)));
+                if !caches.contains(&cache) {
+                    caches.push(cache);
+                }
+            }
+        }
+        if on_a_core.contains(&cpu) {
+            continue;
+        }
+        if let Some(core) = core_of(tree, &folder)? {
+            let core = core.as_slice().iter().copied();
+            let core: Vec<CpuId> = core.filter(|&sibling| cpus.contains(sibling)).collect();
+            let is_new = core.iter().all(|sibling| !on_a_core.contains(sibling));
+            if is_new && let [first, _, ..] = core.as_slice() {
+                on_a_core.extend(core.iter().copied());
+                cores.insert(*first, core);
+            }
+        }
+    }
+    caches.sort_by_key(|cache| (cache.level, cache.kind as u8));
+    Ok((caches, cores.into_values().collect()))
+}
+
+/// The CPUs of a CPU's core. The second pair of names is from before Linux 5.3.
+fn core_of(tree: &Tree, cpu: &str) -> Result<Option<CpuList>, Error> {
+    for name in ["core_cpus", "thread_siblings"] {
+        let path = format!("{cpu}/topology/{name}");
+        if let Some(core) = tree.list_or_map(&format!("{path}_list"), &path)? {
+            return Ok(Some(core));
+        }
+    }
+    Ok(None)
+}
+
+/// A cache, and those of these CPUs that share it.
+fn cache_of(
+    tree: &Tree,
+    folder: &str,
+    cpus: &CpuList,
+) -> Result<Option<(Cache, Vec<CpuId>)>, Error> {
+    // Virtual machines leave out what they do not know.
+    let (Some(level), Some(kind), Some(size_bytes), Some(line_bytes)) = (
+        tree.number(&format!("{folder}/level"))?,
+        cache_kind(tree, &format!("{folder}/type"))?,
+        cache_size(tree, &format!("{folder}/size"))?,
+        tree.number(&format!("{folder}/coherency_line_size"))?,
+    ) else {
+        return Ok(None);
+    };
+    let shared = format!("{folder}/shared_cpu_");
+    let shared = tree.list_or_map::<CpuId>(&format!("{shared}list"), &format!("{shared}map"))?;
+    let shared = shared.unwrap_or_default();
+    let shared: Vec<CpuId> = shared
+        .as_slice()
+        .iter()
+        .copied()
+        .filter(|&cpu| cpus.contains(cpu))
+        .collect();
+    let cache = Cache {
+        level,
+        kind,
+        size_bytes,
+        line_bytes,
+        associativity: tree
+            .number(&format!("{folder}/ways_of_associativity"))?
+            .unwrap_or(0),
+        shared_by_cpus: shared.len().max(1) as u32,
+        latency_ns: None,
+    };
+    // Some firmware leaves size or line at 0.
+    let is_known = cache.size_bytes > 0 && cache.line_bytes > 0 && cache.level > 0;
+    Ok(is_known.then_some((cache, shared)))
+}
+
+fn cache_kind(tree: &Tree, path: &str) -> Result<Option<CacheKind>, Error> {
+    match tree.read(path)?.as_deref() {
+        None => Ok(None),
+        Some("Data") => Ok(Some(CacheKind::Data)),
+        Some("Instruction") => Ok(Some(CacheKind::Instruction)),
+        Some("Unified") => Ok(Some(CacheKind::Unified)),
+        Some(other) => Err(tree.unexpected(path, "`Data`, `Instruction` or `Unified`", other)),
+    }
+}
+
+/// `32K`; the kernel writes kibibytes only.
+fn cache_size(tree: &Tree, path: &str) -> Result<Option<u64>, Error> {
+    let Some(text) = tree.read(path)? else {
+        return Ok(None);
+    };
+    let kibibytes = text
+        .strip_suffix('K')
+        .and_then(|number| number.parse::<u64>().ok());
+    let bytes = kibibytes.and_then(|number| number.checked_mul(1024));
+    bytes
+        .map(Some)
+        .ok_or_else(|| tree.unexpected(path, "a size such as `32K`", &text))
+}
+
+/// Kinds of CPUs, where there are several: by the kernel's PMUs (Intel), else by the capacity it
+/// gives each CPU (Arm), else by base frequency.
+pub(super) fn kinds(tree: &Tree, cpus: &CpuList) -> Result<Vec<CpuKind>, Error> {
+    let mut kinds = Vec::new();
+    for name in ["cpu_core", "cpu_atom", "cpu_lowpower"] {
+        let listed = tree
+            .list::<CpuId>(&format!("sys/devices/{name}/cpus"))?
+            .unwrap_or_default();
+        let listed = listed
+            .as_slice()
+            .iter()
+            .copied()
+            .filter(|&cpu| cpus.contains(cpu));
+        let listed: Vec<CpuId> = listed.collect();
+        if !listed.is_empty() {
+            kinds.push(CpuKind {
+                name: name.to_owned(),
+                cpus: listed,
+            });
+        }
+    }
+    if kinds.len() > 1 {
+        return Ok(kinds);
+    }
+    for (file, name) in [
+        ("cpu_capacity", "capacity"),
+        ("cpufreq/base_frequency", "base kHz"),
+    ] {
+        let mut by_figure: BTreeMap<u64, Vec<CpuId>> = BTreeMap::new();
+        for &cpu in cpus.as_slice() {
+            if let Some(figure) = tree.number(&format!("{CPUS}/cpu{cpu}/{file}"))? {
+                by_figure.entry(figure).or_default().push(cpu);
+            }
+        }
+        if by_figure.len() > 1 {
+            let kind = |(figure, cpus)| CpuKind {
+                name: format!("{name} {figure}"),
+                cpus,
+            };
+            return Ok(by_figure.into_iter().rev().map(kind).collect());
+        }
+    }
+    Ok(Vec::new())
+}

@@ -1,0 +1,370 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::tree::tests::{Made, archive};
+use crate::{MemoryKind, NodeList};
+
+fn machine(files: &[(&str, &str)]) -> Machine {
+    let entries: Vec<(&str, Made)> = files
+        .iter()
+        .map(|(path, text)| (*path, Made::File(text)))
+        .collect();
+    Machine::from_sysfs_archive(&archive(&entries), "m.tar.gz").expect("reads")
+}
+
+fn cpus(machine: &Machine) -> Vec<String> {
+    let list = |node: &Node| node.cpus.iter().copied().collect::<CpuList>().to_string();
+    machine.nodes.iter().map(list).collect()
+}
+
+const TWO_CPUS: (&str, &str) = ("sys/devices/system/cpu/online", "0-1");
+
+#[test]
+fn a_tree_of_an_old_kernel_has_maps_instead_of_lists() {
+    let machine = machine(&[
+        (
+            "sys/devices/system/cpu/cpu0/topology/thread_siblings",
+            "00000003",
+        ),
+        (
+            "sys/devices/system/cpu/cpu1/topology/thread_siblings",
+            "00000003",
+        ),
+        ("sys/devices/system/cpu/cpu2/online", "0"),
+        ("sys/devices/system/cpu/cpu3/cache/index0/level", "1"),
+        ("sys/devices/system/cpu/cpu3/cache/index0/type", "Data"),
+        ("sys/devices/system/cpu/cpu3/cache/index0/size", "16K"),
+        (
+            "sys/devices/system/cpu/cpu3/cache/index0/coherency_line_size",
+            "64",
+        ),
+        (
+            "sys/devices/system/cpu/cpu3/cache/index0/shared_cpu_map",
+            "0000000c",
+        ),
+        (
+            "sys/devices/system/node/node0/cpumap",
+            "00000000,00000003\n\0\0",
+        ),
+        ("sys/devices/system/node/node5/cpumap", "00000000,0000000c"),
+    ]);
+    assert_eq!(machine.name, "m");
+    assert_eq!(cpus(&machine), ["0-1", "3"]);
+    assert_eq!(machine.nodes[1].id, NodeId(5));
+    assert_eq!(machine.cores, [[CpuId(0), CpuId(1)]]);
+    assert_eq!(
+        (
+            machine.caches[0].size_bytes,
+            machine.caches[0].shared_by_cpus
+        ),
+        (16 << 10, 1)
+    );
+    let notes = machine.notes.join("\n");
+    assert!(notes.contains("CPU 2 offline"), "{notes}");
+    assert!(notes.contains("no distances"), "{notes}");
+    assert!(notes.contains("size of a page"), "{notes}");
+    assert!(!notes.contains("no caches"), "{notes}");
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let machine = machine(&[
+        TWO_CPUS,
+        ("proc/meminfo", "MemTotal: 1024 kB"),
+        ("proc/cpuinfo", "vendor_id: GenuineIntel"),
+    ]);
+    assert_eq!(cpus(&machine), ["0-1"]);
+    assert_eq!(machine.nodes[0].memory_bytes, Some(1 << 20));
+    assert_eq!(machine.notes.len(), 1, "{:?}", machine.notes);
+    assert!(machine.notes[0].starts_with("no caches"));
+    assert!(machine.source.contains("one node"), "{}", machine.source);
+}
+
+#[test]
+fn cpus_without_a_node_are_left_out() {
+    let machine = machine(&[
+        TWO_CPUS,
+        ("sys/devices/system/node/node0/cpulist", "0"),
+        ("sys/devices/system/cpu/cpu0/topology/core_cpus_list", "0-1"),
+        ("sys/devices/system/cpu/cpu1/topology/core_cpus_list", "0-1"),
+    ]);
+    assert_eq!(cpus(&machine), ["0"]);
+    assert!(machine.cores.is_empty());
+    assert!(
+        machine
+            .notes
+            .iter()
+            .any(|note| note.starts_with("CPUs 1 belong to no node")),
+        "{:?}",
+        machine.notes
+    );
+}
+
+#[test]
+fn control_groups_are_said_and_do_not_shrink_the_machine() {
+    let groups = [
+        ("cpuset", "rw", "dev/cpuset/job/cpus", "dev/cpuset/job/mems"),
+        (
+            "cgroup",
+            "rw,cpuset",
+            "dev/cpuset/job/cpuset.cpus",
+            "dev/cpuset/job/cpuset.mems",
+        ),
+        (
+            "cgroup2",
+            "rw",
+            "dev/cpuset/job/cpuset.cpus.effective",
+            "dev/cpuset/job/cpuset.mems.effective",
+        ),
+    ];
+    for (kind, options, cpu_file, node_file) in groups {
+        let mounts = format!("none /dev/cpuset {kind} {options} 0 0");
+        let said = |allowed: &str| {
+            let machine = machine(&[
+                TWO_CPUS,
+                ("sys/devices/system/node/node0/cpulist", "0-1"),
+                ("proc/mounts", &mounts),
+                ("proc/self/cpuset", "/job"),
+                (cpu_file, allowed),
+                (node_file, "0"),
+            ]);
+            assert_eq!(cpus(&machine), ["0-1"]);
+            machine
+                .notes
+                .into_iter()
+                .find(|note| note.contains("control group"))
+        };
+        assert!(said("1").expect("a note").contains("CPUs 1 only"), "{kind}");
+        assert_eq!(said("0-1"), None, "{kind}");
+    }
+}
+
+#[test]
+fn memory_of_gpus_caches_of_memory_and_kinds_of_cpus() {
+    let machine = machine(&[
+        TWO_CPUS,
+        ("sys/devices/system/node/online", "0,250"),
+        ("sys/devices/system/node/node0/cpulist", "0-1"),
+        ("sys/devices/system/node/node0/distance", "10 80"),
+        ("sys/devices/system/node/node250/cpulist", ""),
+        ("sys/devices/system/node/node250/distance", "80 10"),
+        (
+            "sys/devices/system/node/node0/memory_side_cache/index1/size",
+            "1073741824",
+        ),
+        (
+            "sys/devices/system/node/node0/memory_side_cache/index1/line_size",
+            "0",
+        ),
+        (
+            "proc/driver/nvidia/gpus/0004:04:00.0/numa_status",
+            "Node:      250\nStatus:    online",
+        ),
+        ("sys/devices/cpu_core/cpus", "0"),
+        ("sys/devices/cpu_atom/cpus", "1"),
+    ]);
+    let kinds: Vec<_> = machine.nodes.iter().map(|node| node.memory_kind).collect();
+    assert_eq!(kinds, [None, Some(MemoryKind::Gpu)]);
+    assert_eq!(
+        (
+            machine.memory_caches[0].size_bytes,
+            machine.memory_caches[0].line_bytes
+        ),
+        (1 << 30, None)
+    );
+    assert_eq!(machine.cpu_kinds[1].name, "cpu_atom");
+    assert_eq!(machine.cpu_kinds[1].cpus, [CpuId(1)]);
+    let text = machine.to_text(80);
+    for words in [
+        "node 250: no CPUs of a GPU",
+        "cpu_atom: CPUs 1",
+        "in front of node 0: 1 GiB",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert_eq!(
+        Machine::from_toml(&machine.to_toml(), "m").expect("reads"),
+        machine
+    );
+}
+
+#[test]
+fn impossible_distances_of_a_gathered_tree_are_left_out() {
+    let machine = machine(&[
+        TWO_CPUS,
+        ("sys/devices/system/node/node0/cpulist", "0-1"),
+        ("sys/devices/system/node/node0/distance", "0"),
+    ]);
+    assert_eq!(machine.distance, None);
+    assert!(
+        machine
+            .notes
+            .iter()
+            .any(|note| note.starts_with("distances below 10")),
+        "{:?}",
+        machine.notes
+    );
+}
+
+/// 64 nodes of 32 CPUs, two to a core, with three levels of caches.
+#[test]
+fn a_large_tree_takes_work_in_proportion_to_its_cpus() {
+    const NODES: u32 = 64;
+    const CPUS_A_NODE: u32 = 32;
+    let mut files = vec![
+        (
+            "sys/devices/system/node/online".to_owned(),
+            format!("0-{}", NODES - 1),
+        ),
+        (
+            "sys/devices/system/cpu/online".to_owned(),
+            format!("0-{}", NODES * CPUS_A_NODE - 1),
+        ),
+    ];
+    for node in 0..NODES {
+        let folder = format!("sys/devices/system/node/node{node}");
+        let first = node * CPUS_A_NODE;
+        let all = format!("{first}-{}", first + CPUS_A_NODE - 1);
+        let distance = (0..NODES).map(|other| if other == node { "10" } else { "20" });
+        files.push((format!("{folder}/cpulist"), all.clone()));
+        files.push((
+            format!("{folder}/distance"),
+            distance.collect::<Vec<_>>().join(" "),
+        ));
+        for cpu in first..first + CPUS_A_NODE {
+            let folder = format!("sys/devices/system/cpu/cpu{cpu}");
+            let core = format!("{}-{}", cpu & !1, cpu | 1);
+            files.push((format!("{folder}/topology/core_cpus_list"), core.clone()));
+            for (index, kind, shared) in [
+                (0, "Data", &core),
+                (1, "Instruction", &core),
+                (2, "Unified", &core),
+                (3, "Unified", &all),
+            ] {
+                let cache = format!("{folder}/cache/index{index}");
+                files.push((format!("{cache}/level"), (index.max(1)).to_string()));
+                files.push((format!("{cache}/type"), kind.to_owned()));
+                files.push((format!("{cache}/size"), format!("{}K", 32 << index)));
+                files.push((format!("{cache}/coherency_line_size"), "64".to_owned()));
+                files.push((format!("{cache}/shared_cpu_list"), shared.clone()));
+            }
+        }
+    }
+    let entries: Vec<(&str, Made)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), Made::File(text)))
+        .collect();
+    let tree = Tree::archived(&archive(&entries), Path::new("large")).expect("reads");
+    let machine = from_tree(&tree, "large".to_owned()).expect("a machine");
+    assert_eq!(machine.nodes.len(), 64);
+    assert_eq!(machine.cpus().as_slice().len(), 2048);
+    assert_eq!(machine.cores.len(), 1024);
+    assert_eq!(machine.caches.len(), 4);
+    assert_eq!(machine.caches[3].shared_by_cpus, 32);
+    assert!(machine.weight(NodeId(0), NodeId(63)).is_some());
+    assert_eq!(
+        machine
+            .node_ids()
+            .into_iter()
+            .collect::<NodeList>()
+            .to_string(),
+        "0-63"
+    );
+    // Each file once at most, and a shared cache once for all who share it.
+    assert!(tree.reads() < 17 * 2048, "{}", tree.reads());
+}
+
+/// What every part of the reader looks at.
+const FILES: [(&str, &str); 22] = [
+    ("m/sys/devices/system/cpu/online", "0-1"),
+    (
+        "m/sys/devices/system/cpu/cpu0/topology/thread_siblings",
+        "3",
+    ),
+    ("m/sys/devices/system/cpu/cpu0/cpu_capacity", "512"),
+    ("m/sys/devices/system/cpu/cpu1/cpu_capacity", "1024"),
+    ("m/sys/devices/system/cpu/cpu0/cache/index0/level", "1"),
+    ("m/sys/devices/system/cpu/cpu0/cache/index0/type", "Data"),
+    ("m/sys/devices/system/cpu/cpu0/cache/index0/size", "32K"),
+    (
+        "m/sys/devices/system/cpu/cpu0/cache/index0/coherency_line_size",
+        "64",
+    ),
+    (
+        "m/sys/devices/system/cpu/cpu0/cache/index0/shared_cpu_map",
+        "3",
+    ),
+    ("m/sys/devices/system/node/online", "0-1"),
+    ("m/sys/devices/system/node/node0/cpumap", "1"),
+    ("m/sys/devices/system/node/node0/distance", "10 20"),
+    (
+        "m/sys/devices/system/node/node0/meminfo",
+        "Node 0 MemTotal: 64 kB",
+    ),
+    ("m/sys/devices/system/node/node1/cpulist", "1"),
+    ("m/sys/devices/system/node/node1/distance", "20 10"),
+    (
+        "m/sys/devices/system/node/node1/memory_side_cache/index1/size",
+        "4096",
+    ),
+    (
+        "m/sys/devices/system/node/node0/access0/initiators/read_latency",
+        "80",
+    ),
+    (
+        "m/sys/devices/system/node/node0/access0/initiators/node0/x",
+        "",
+    ),
+    (
+        "m/sys/kernel/mm/transparent_hugepage/enabled",
+        "[always] never",
+    ),
+    ("m/proc/mounts", "none /dev/cpuset cpuset rw 0 0"),
+    ("m/proc/self/cpuset", "/a"),
+    ("m/dev/cpuset/a/cpus", "0"),
+];
+
+fn is_a_machine_or_one_line(archive: &[u8]) -> Result<bool, TestCaseError> {
+    match Machine::from_sysfs_archive(archive, "m.tar") {
+        Ok(machine) => {
+            machine.to_text(80);
+            let again = Machine::from_toml(&machine.to_toml(), "again");
+            prop_assert_eq!(again.expect("what was written"), machine);
+            Ok(true)
+        }
+        Err(error) => {
+            prop_assert!(!error.to_string().contains('\n'), "{}", error);
+            Ok(false)
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn any_text_in_any_file_ends_in_a_machine_or_one_line(
+        changes in prop::collection::vec((0..FILES.len(), "[0-9a-fK, -]{0,12}|.{0,12}"), 0..4),
+    ) {
+        let mut files: Vec<(&str, String)> = FILES.iter().map(|(path, text)| (*path, (*text).to_owned())).collect();
+        for (at, text) in &changes {
+            files[*at].1.clone_from(text);
+        }
+        let entries: Vec<(&str, Made)> = files.iter().map(|(path, text)| (*path, Made::File(text))).collect();
+        let is_machine = is_a_machine_or_one_line(&archive(&entries))?;
+        prop_assert!(is_machine || !changes.is_empty());
+    }
+
+    #[test]
+    fn any_bytes_in_an_archive_end_in_a_machine_or_one_line(
+        changes in prop::collection::vec((0usize..30_000, any::<u8>()), 0..8),
+    ) {
+        let entries: Vec<(&str, Made)> = FILES.iter().map(|(path, text)| (*path, Made::File(text))).collect();
+        let mut bytes = archive(&entries);
+        let length = bytes.len();
+        for (at, byte) in changes {
+            bytes[at % length] = byte;
+        }
+        is_a_machine_or_one_line(&bytes)?;
+    }
+}

@@ -1,0 +1,410 @@
+//! A tree of files as `/sys` and `/proc` have them: of the running system, or gathered on another
+//! machine into a folder or an archive.
+//!
+//! A gathered tree is hostile. Its links are resolved here, name by name, and never lead out of it;
+//! an archive stays in memory ([`archive`]).
+
+mod archive;
+
+use std::cell::Cell;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::{Error, List, ListError, Number};
+use archive::Files;
+
+/// Bytes of a file at most: the longest that is read here (`/proc/cpuinfo` of a thousand CPUs) has
+/// some two million.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+/// Links on the way to a file at most, as the kernel has it (`MAXSYMLINKS`).
+const LINKS_MAX: usize = 40;
+/// Letters of a path at most (`PATH_MAX`).
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Where the files are.
+enum Store {
+    /// The running system: the kernel's own files and links.
+    System(PathBuf),
+    /// A folder into which somebody gathered them.
+    Folder(PathBuf),
+    /// An archive of such a folder.
+    Archive(Files),
+}
+
+/// What a path stands for, its last link not followed.
+enum Kind {
+    Folder,
+    File,
+    Link(String),
+}
+
+/// A tree whose paths begin with `sys/` or `proc/`.
+pub(crate) struct Tree {
+    store: Store,
+    /// What stands before `sys/`, and before `proc/`, in the store: empty, or with a slash at its end.
+    root: String,
+    /// Is the store `/sys` itself, without `proc`?
+    is_sys: bool,
+    /// What the paths in messages begin with.
+    origin: PathBuf,
+    /// Files and folders that were read: a measure of work that does not depend on the machine.
+    reads: Cell<u64>,
+}
+
+impl Tree {
+    /// The running system; `sys_root` is `/sys` but in tests.
+    pub fn system(sys_root: &Path) -> Self {
+        Self {
+            store: Store::System(sys_root.to_owned()),
+            root: String::new(),
+            is_sys: true,
+            origin: sys_root.to_owned(),
+            reads: Cell::new(0),
+        }
+    }
+
+    /// A tree that was gathered: a folder, or an archive of one.
+    pub fn gathered(path: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::Read {
+            path: path.to_owned(),
+            source,
+        };
+        if fs::metadata(path).map_err(failed)?.is_dir() {
+            return Self::rooted(Store::Folder(path.to_owned()), path);
+        }
+        let bytes = nearpage_files::read(path, archive::ARCHIVE_BYTES_MAX).map_err(failed)?;
+        Self::archived(&bytes, path)
+    }
+
+    /// The same of an archive's bytes.
+    pub fn archived(bytes: &[u8], origin: &Path) -> Result<Self, Error> {
+        let files = archive::unpack(bytes).map_err(|problem| Error::Tree {
+            path: origin.to_owned(),
+            problem,
+        })?;
+        Self::rooted(Store::Archive(files), origin)
+    }
+
+    /// Finds `sys` in it: at its top or in a folder there. A store with `devices/system` is `sys` itself.
+    fn rooted(store: Store, origin: &Path) -> Result<Self, Error> {
+        let mut tree = Self {
+            store,
+            root: String::new(),
+            is_sys: false,
+            origin: origin.to_owned(),
+            reads: Cell::new(0),
+        };
+        if tree.exists("sys/devices/system") {
+            return Ok(tree);
+        }
+        tree.is_sys = true;
+        if tree.exists("sys/devices/system") {
+            return Ok(tree);
+        }
+        tree.is_sys = false;
+        let mut roots = Vec::new();
+        // A name with control characters would upset messages.
+        for name in tree
+            .names("")?
+            .into_iter()
+            .filter(|name| !name.contains(char::is_control))
+        {
+            tree.root = format!("{name}/");
+            if tree.exists("sys/devices/system") {
+                roots.push(name);
+            }
+        }
+        let problem = match roots.as_slice() {
+            [one] => {
+                tree.root = format!("{one}/");
+                return Ok(tree);
+            }
+            [] => "there is no `sys/devices/system` at its top or one folder down; gather `/sys` and `/proc` of a machine, \
+                   for example with hwloc-gather-topology"
+                .to_owned(),
+            several => format!("it has the trees of {} machines; name the folder of one", several.len()),
+        };
+        Err(Error::Tree {
+            path: origin.to_owned(),
+            problem,
+        })
+    }
+
+    /// Is it this system's own?
+    pub fn is_system(&self) -> bool {
+        matches!(self.store, Store::System(_))
+    }
+
+    /// Files and folders that were read so far.
+    #[cfg(test)]
+    pub fn reads(&self) -> u64 {
+        self.reads.get()
+    }
+
+    /// What the path is called in messages.
+    pub fn display(&self, path: &str) -> PathBuf {
+        match self.stored(path) {
+            Some(stored) => self.origin.join(stored),
+            None => self.origin.join(path),
+        }
+    }
+
+    /// Is there something under this path?
+    pub fn exists(&self, path: &str) -> bool {
+        if let Store::System(root) = &self.store {
+            return self
+                .stored(path)
+                .is_some_and(|stored| root.join(stored).exists());
+        }
+        self.resolved(path).is_some()
+    }
+
+    /// A file's text without white space and NULs around it (tools that gather trees pad files with
+    /// them); `None` where it is not there.
+    pub fn read(&self, path: &str) -> Result<Option<String>, Error> {
+        self.reads.set(self.reads.get() + 1);
+        let failed = |source| Error::Read {
+            path: self.display(path),
+            source,
+        };
+        let Some(bytes) = self.bytes(path).map_err(failed)? else {
+            return Ok(None);
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        let text = text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\0');
+        Ok(Some(text.to_owned()))
+    }
+
+    fn bytes(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
+        let read = match &self.store {
+            Store::System(root) => match self.stored(path) {
+                Some(stored) => fs::read(root.join(stored)),
+                None => return Ok(None),
+            },
+            Store::Folder(root) => match self.resolved(path) {
+                Some(stored) if root.join(&stored).is_dir() => return Ok(None),
+                Some(stored) => nearpage_files::read(&root.join(stored), FILE_BYTES_MAX),
+                None => return Ok(None),
+            },
+            Store::Archive(files) => {
+                return Ok(self
+                    .resolved(path)
+                    .and_then(|stored| files.read(&stored))
+                    .map(<[u8]>::to_vec));
+            }
+        };
+        match read {
+            Ok(bytes) => Ok(Some(bytes)),
+            // An attribute of a CPU that goes off-line meanwhile is no longer there, or no longer a device.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Names in a folder, in order; none where it is not there.
+    pub fn names(&self, folder: &str) -> Result<Vec<String>, Error> {
+        self.reads.set(self.reads.get() + 1);
+        let of_folder = |path: &Path| {
+            let entries = match fs::read_dir(path) {
+                Ok(entries) => entries,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+                {
+                    return Ok(Vec::new());
+                }
+                Err(error) => return Err(error),
+            };
+            let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+            names.collect::<io::Result<Vec<String>>>()
+        };
+        let names = match &self.store {
+            Store::System(root) => match self.stored(folder) {
+                Some(stored) => of_folder(&root.join(stored)),
+                None => Ok(Vec::new()),
+            },
+            Store::Folder(root) => match self.resolved(folder) {
+                Some(stored) => of_folder(&root.join(stored)),
+                None => Ok(Vec::new()),
+            },
+            Store::Archive(files) => {
+                let stored = self.resolved(folder);
+                Ok(stored.map_or(Vec::new(), |stored| files.names(&stored).to_vec()))
+            }
+        };
+        let mut names = names.map_err(|source| Error::Read {
+            path: self.display(folder),
+            source,
+        })?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// Members of a folder that are a word and a number, as `node0`, `cpu3`, `index2`, by number.
+    pub fn numbered(&self, folder: &str, word: &str) -> Result<Vec<(u32, String)>, Error> {
+        let names = self.names(folder)?;
+        let mut found: Vec<(u32, String)> = names
+            .iter()
+            .filter_map(|name| {
+                let number = name.strip_prefix(word)?.parse().ok()?;
+                Some((number, format!("{folder}/{name}")))
+            })
+            .collect();
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// A whole number; `None` where the file is not there.
+    pub fn number<N: std::str::FromStr>(&self, path: &str) -> Result<Option<N>, Error> {
+        let Some(text) = self.read(path)? else {
+            return Ok(None);
+        };
+        text.parse()
+            .map(Some)
+            .map_err(|_| self.unexpected(path, "a number", &text))
+    }
+
+    /// A list such as `0,2-3`; `None` where the file is not there.
+    pub fn list<T: Number>(&self, path: &str) -> Result<Option<List<T>>, Error> {
+        let Some(text) = self.read(path)? else {
+            return Ok(None);
+        };
+        let list: Result<List<T>, ListError> = text.parse();
+        list.map(Some)
+            .map_err(|_| self.unexpected(path, "a list such as `0,2-3`", &text))
+    }
+
+    /// A set such as `00000000,0000000f`: words of 32 bits, the most significant first.
+    pub fn map<T: Number>(&self, path: &str) -> Result<Option<List<T>>, Error> {
+        let Some(text) = self.read(path)? else {
+            return Ok(None);
+        };
+        let members = members_of_map(&text);
+        members
+            .map(Some)
+            .ok_or_else(|| self.unexpected(path, "a set such as `00000000,0000000f`", &text))
+    }
+
+    /// The list of one file or, where that is missing, the set of another.
+    pub fn list_or_map<T: Number>(&self, list: &str, map: &str) -> Result<Option<List<T>>, Error> {
+        match self.list(list)? {
+            Some(list) => Ok(Some(list)),
+            None => self.map(map),
+        }
+    }
+
+    /// The error of a file that says something else than it should.
+    pub fn unexpected(&self, path: &str, expected: &'static str, found: &str) -> Error {
+        // One line of it, whatever is in there.
+        let found = found.trim().chars().take(80);
+        let found = found.map(|letter| if letter.is_control() { ' ' } else { letter });
+        Error::Sysfs {
+            path: self.display(path),
+            expected,
+            found: found.collect(),
+        }
+    }
+
+    /// The path in the store; `None` where the store has no such part.
+    fn stored(&self, path: &str) -> Option<String> {
+        if self.is_sys {
+            let inside = path.strip_prefix("sys")?;
+            return Some(inside.trim_start_matches('/').to_owned());
+        }
+        Some(format!("{}{path}", self.root))
+    }
+
+    /// The path in the store with every link followed, inside of the store; `None`: nothing there.
+    fn resolved(&self, path: &str) -> Option<String> {
+        let stored = self.stored(path)?;
+        let mut left: Vec<String> = parts(&stored);
+        left.reverse();
+        let mut way: Vec<String> = Vec::new();
+        let mut links = 0;
+        while let Some(part) = left.pop() {
+            if part == ".." {
+                way.pop()?;
+                continue;
+            }
+            way.push(part);
+            let here = way.join("/");
+            if here.len() > PATH_BYTES_MAX {
+                return None;
+            }
+            match self.kind(&here)? {
+                Kind::Folder => {}
+                Kind::File if left.is_empty() => {}
+                Kind::File => return None,
+                Kind::Link(target) => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return None;
+                    }
+                    way.pop();
+                    let target = match target.strip_prefix('/') {
+                        Some(absolute) => {
+                            way.clear();
+                            self.stored(absolute)?
+                        }
+                        None => target,
+                    };
+                    left.extend(parts(&target).into_iter().rev());
+                }
+            }
+        }
+        Some(way.join("/"))
+    }
+
+    fn kind(&self, stored: &str) -> Option<Kind> {
+        match &self.store {
+            Store::Archive(files) => files.kind(stored),
+            Store::System(root) | Store::Folder(root) => {
+                let path = root.join(stored);
+                let kind = fs::symlink_metadata(&path).ok()?.file_type();
+                if kind.is_symlink() {
+                    let target = fs::read_link(&path).ok()?;
+                    return Some(Kind::Link(target.to_str()?.to_owned()));
+                }
+                Some(if kind.is_dir() {
+                    Kind::Folder
+                } else {
+                    Kind::File
+                })
+            }
+        }
+    }
+}
+
+/// Names of a path but empty ones and `.`.
+fn parts(path: &str) -> Vec<String> {
+    let names = path
+        .split('/')
+        .filter(|name| !name.is_empty() && *name != ".");
+    names.map(str::to_owned).collect()
+}
+
+fn members_of_map<T: Number>(text: &str) -> Option<List<T>> {
+    const WORD_BITS: u32 = 32;
+    let mut members = Vec::new();
+    for (at, word) in text.rsplit(',').enumerate() {
+        let bits = u32::from_str_radix(word.trim().trim_start_matches("0x"), 16).ok()?;
+        for bit in (0..WORD_BITS).filter(|bit| bits >> bit & 1 == 1) {
+            let number = u32::try_from(at)
+                .ok()?
+                .checked_mul(WORD_BITS)?
+                .checked_add(bit)?;
+            if number > T::MAX {
+                return None;
+            }
+            members.push(T::from_number(number));
+        }
+    }
+    Some(members.into_iter().collect())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,235 @@
+//! Archives of trees: read into memory, with bounds on whatever is in them.
+//!
+//! Nothing is written to disk, so a path or a link in an archive can overwrite nothing. A link leads
+//! to what the archive has under that path, or nowhere.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+
+use super::{FILE_BYTES_MAX, Kind, PATH_BYTES_MAX, parts};
+
+/// Bytes of an archive as it lies there, at most.
+pub(super) const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of it once unpacked, at most: a tree of 256 CPUs with all devices has 15 million.
+const UNPACKED_BYTES_MAX: u64 = 512 << 20;
+/// Bytes of paths and files that are kept, at most.
+const KEPT_BYTES_MAX: u64 = 256 << 20;
+/// Files, folders and links at most.
+const ENTRIES_MAX: usize = 1_000_000;
+/// Folders inside of each other at most.
+const DEPTH_MAX: usize = 64;
+
+/// An archive's files.
+#[derive(Default)]
+pub(super) struct Files {
+    entries: BTreeMap<String, Entry>,
+    bytes: u64,
+}
+
+enum Entry {
+    /// The names in it.
+    Folder(Vec<String>),
+    File(Vec<u8>),
+    Link(String),
+}
+
+impl Files {
+    pub fn kind(&self, path: &str) -> Option<Kind> {
+        match self.entries.get(path)? {
+            Entry::Folder(_) => Some(Kind::Folder),
+            Entry::File(_) => Some(Kind::File),
+            Entry::Link(target) => Some(Kind::Link(target.clone())),
+        }
+    }
+
+    pub fn read(&self, path: &str) -> Option<&[u8]> {
+        match self.entries.get(path)? {
+            Entry::File(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    pub fn names(&self, folder: &str) -> &[String] {
+        match self.entries.get(folder) {
+            Some(Entry::Folder(names)) => names,
+            _ => &[],
+        }
+    }
+
+    /// Adds an entry and the folders on the way to it. What an archive has twice is as it was last.
+    fn add(&mut self, path: &[String], entry: Entry) -> Result<(), String> {
+        for depth in 0..path.len() {
+            let here = path[..depth].join("/");
+            let is_new = !self.entries.contains_key(&path[..=depth].join("/"));
+            self.bytes += here.len() as u64;
+            let folder = self
+                .entries
+                .entry(here)
+                .or_insert_with(|| Entry::Folder(Vec::new()));
+            let Entry::Folder(names) = folder else {
+                return Err(format!(
+                    "`{}` in it is a folder and something else",
+                    path[depth]
+                ));
+            };
+            if is_new {
+                names.push(path[depth].clone());
+            }
+        }
+        let there = self.entries.get(&path.join("/"));
+        if matches!((there, &entry), (Some(Entry::Folder(_)), Entry::Folder(_))) {
+            return Ok(());
+        }
+        if let Entry::File(bytes) = &entry {
+            self.bytes += bytes.len() as u64;
+        }
+        self.entries.insert(path.join("/"), entry);
+        if self.entries.len() > ENTRIES_MAX {
+            return Err(format!("it has more than {ENTRIES_MAX} files"));
+        }
+        if self.bytes > KEPT_BYTES_MAX {
+            return Err(format!(
+                "its files have more than {} MiB",
+                KEPT_BYTES_MAX >> 20
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Reads an archive: tar, as it is or compressed by bzip2, gzip or Zstandard, told by its first bytes.
+pub(super) fn unpack(bytes: &[u8]) -> Result<Files, String> {
+    let damaged = |error: io::Error| {
+        let words = error.to_string();
+        let words = words
+            .chars()
+            .map(|letter| if letter.is_control() { ' ' } else { letter });
+        format!(
+            "the archive is damaged: {}",
+            words.take(200).collect::<String>()
+        )
+    };
+    match bytes {
+        [b'B', b'Z', b'h', ..] => files(bzip2::read::MultiBzDecoder::new(bytes)),
+        [0x1f, 0x8b, ..] => files(flate2::read::MultiGzDecoder::new(bytes)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            let decoder = ruzstd::decoding::StreamingDecoder::new(bytes);
+            files(decoder.map_err(|error| damaged(io::Error::other(error)))?)
+        }
+        _ if bytes.get(257..262) == Some(b"ustar") => files(bytes),
+        _ => {
+            return Err(
+                "neither a folder nor an archive; expected .tar, .tar.bz2, .tar.gz or .tar.zst"
+                    .to_owned(),
+            );
+        }
+    }
+    .map_err(|failed| match failed {
+        Failed::Reading(error) => damaged(error),
+        Failed::Refused(problem) => problem,
+    })
+}
+
+enum Failed {
+    Reading(io::Error),
+    Refused(String),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Reading(error)
+    }
+}
+
+fn files(unpacked: impl Read) -> Result<Files, Failed> {
+    let mut archive = tar::Archive::new(Bounded {
+        inner: unpacked,
+        left: UNPACKED_BYTES_MAX,
+    });
+    let mut files = Files::default();
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let name = entry.path_bytes();
+        if name.len() > PATH_BYTES_MAX {
+            return Err(Failed::Refused(format!(
+                "a path in it has more than {PATH_BYTES_MAX} letters"
+            )));
+        }
+        let name = String::from_utf8_lossy(&name).into_owned();
+        let path = parts(&name);
+        let shown = || {
+            name.chars()
+                .filter(|letter| !letter.is_control())
+                .take(80)
+                .collect::<String>()
+        };
+        if path.iter().any(|part| part == "..") || name.starts_with('/') {
+            return Err(Failed::Refused(format!(
+                "`{}` in it leads out of it",
+                shown()
+            )));
+        }
+        if name.contains(char::is_control) {
+            return Err(Failed::Refused(format!(
+                "`{}` in it has control characters in its name",
+                shown()
+            )));
+        }
+        if path.len() > DEPTH_MAX {
+            return Err(Failed::Refused(format!(
+                "`{}…` in it is more than {DEPTH_MAX} folders deep",
+                shown()
+            )));
+        }
+        let target = |entry: &tar::Entry<_>| {
+            let target = entry.link_name_bytes().unwrap_or_default();
+            let target: &[u8] = &target[..target.len().min(PATH_BYTES_MAX)];
+            String::from_utf8_lossy(target).into_owned()
+        };
+        let kind = entry.header().entry_type();
+        let made = if kind.is_dir() {
+            Entry::Folder(Vec::new())
+        } else if kind.is_symlink() {
+            Entry::Link(target(&entry))
+        } else if kind.is_hard_link() {
+            // From the archive's top, so up from here to there first.
+            let up = "../".repeat(path.len().saturating_sub(1));
+            Entry::Link(up + &target(&entry))
+        } else if kind.is_file() || kind.is_gnu_sparse() || kind.is_contiguous() {
+            let mut bytes = Vec::new();
+            (&mut entry)
+                .take(FILE_BYTES_MAX + 1)
+                .read_to_end(&mut bytes)?;
+            if bytes.len() as u64 > FILE_BYTES_MAX {
+                return Err(Failed::Refused(format!(
+                    "`{}` in it has more than {} MiB",
+                    shown(),
+                    FILE_BYTES_MAX >> 20
+                )));
+            }
+            Entry::File(bytes)
+        } else {
+            // Devices and pipes say nothing.
+            continue;
+        };
+        files.add(&path, made).map_err(Failed::Refused)?;
+    }
+    Ok(files)
+}
+
+/// A reader that fails where more comes out of it than it should.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
+            let words = format!("it unpacks to more than {} MiB", UNPACKED_BYTES_MAX >> 20);
+            io::Error::new(io::ErrorKind::FileTooLarge, words)
+        })?;
+        Ok(count)
+    }
+}

@@ -1,0 +1,23 @@
+#![no_main]
+//! What Memory Latency Checker and `numactl -H` print; a machine that is read must come back the same from what is
+//! written of it.
+
+use libfuzzer_sys::fuzz_target;
+use nearpage_machine::Machine;
+
+fuzz_target!(|text: &str| {
+    match Machine::from_tools(&[("fuzz.txt".to_owned(), text.to_owned())], "fuzz") {
+        Ok(machine) => {
+            machine.to_text(80);
+            machine.timing().ok();
+            for node in machine.node_ids() {
+                if let Some(model) = machine.load_model(node, node) {
+                    assert!(model.latency_ns(0.5 * model.peak_bytes_per_s).is_finite());
+                }
+            }
+            let again = Machine::from_toml(&machine.to_toml(), "again").expect("what was written");
+            assert_eq!(again, machine);
+        }
+        Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
+    }
+});
