@@ -15,7 +15,8 @@
 //! Platinum 8180, Xeon Silver 4110, a two-socket server, a machine with one node). Their fourteen points
 //! between 30 % and 85 % of the peak each give a constant from 0.27 to 0.44, 0.36 on average; those nearest
 //! to the peak, where most is at stake, 0.27 to 0.35. `crates/machine/tests/load.rs` compares the
-//! model with these curves, `tests/real.rs` with a fifth, which had no part in the choice.
+//! model with these curves, `tests/real.rs` with a fifth, which had no part in the choice of
+//! the constant, but was known when the form of the formula was chosen.
 
 use crate::{LoadedLatency, Machine, NodeId};
 
