@@ -50,7 +50,12 @@ pub(crate) fn matrix(
     let size = bytes(affinity.page_bytes);
     let head = format!(": {what} by {each} of {size} and thread");
     let room = options.width.saturating_sub(width(&head));
-    let mut out = shorten(name, room) + &head + "\n";
+    let head = shorten(name, room) + &head;
+    let mut out = if options.colour {
+        format!("\x1b[1m{head}\x1b[0m\n")
+    } else {
+        head + "\n"
+    };
     let offset = |row: u64| bytes((row * together).saturating_mul(affinity.page_bytes));
     let offsets: Vec<String> = rows.keys().map(|&row| offset(row)).collect();
     let columns = threads.into_iter().map(|thread| {

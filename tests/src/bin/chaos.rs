@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use nearpage_tests::chaos::{Event, Harness, available};
+use nearpage_tests::chaos::{Event, Harness, Outcome, available};
 use nearpage_tests::{nearpage_path, target};
 
 /// Real programs under nearpage while things go wrong around them
@@ -85,8 +85,9 @@ fn run(options: &Options) -> io::Result<usize> {
     for number in from..options.events {
         let event = draw(options.seed, number, &programs);
         let line = match harness.run(&event)? {
-            None => format!("{number} well {event}"),
-            Some(harm) => {
+            Outcome::Well => format!("{number} well {event}"),
+            Outcome::Unjudged => format!("{number} unjudged {event}"),
+            Outcome::Harm(harm) => {
                 harms += 1;
                 format!("{number} HARM {harm}").replace('\n', " | ")
             }

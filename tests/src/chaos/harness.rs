@@ -17,6 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Runs the words after the folder there, and keeps what they print and how they end.
 const KEEPER: &str = "cd \"$1\" && shift && : >../started && \"$@\" >out 2>err </dev/null; echo $? >status.new; mv status.new status";
 
+/// What became of an event.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Nobody noticed anything.
+    Well,
+    /// Nothing can be said: the program by itself took too long, as on a machine that is too busy.
+    Unjudged,
+    /// It did what it must not.
+    Harm(Harm),
+}
+
 /// What an event did that it must not.
 #[derive(Debug)]
 pub struct Harm {
@@ -78,7 +89,7 @@ impl Harness {
     ///
     /// # Errors
     /// Folders that cannot be made, programs that cannot be started.
-    pub fn run(&self, event: &Event) -> io::Result<Option<Harm>> {
+    pub fn run(&self, event: &Event) -> io::Result<Outcome> {
         let folder = self.folder.join(format!("event-{}", event.number));
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -92,13 +103,17 @@ impl Harness {
             folder,
             found: Vec::new(),
         };
-        trial.happen()?;
+        let is_judged = trial.happen()?;
         let Trial { folder, found, .. } = trial;
-        if found.is_empty() {
+        if found.is_empty() || !is_judged {
             fs::remove_dir_all(&folder)?;
-            return Ok(None);
+            return Ok(if is_judged {
+                Outcome::Well
+            } else {
+                Outcome::Unjudged
+            });
         }
-        Ok(Some(Harm {
+        Ok(Outcome::Harm(Harm {
             event: event.to_string(),
             found,
             folder,
@@ -107,9 +122,12 @@ impl Harness {
 }
 
 impl Trial<'_> {
-    fn happen(&mut self) -> io::Result<()> {
+    /// Lets it happen. False: the program by itself took too long, so that nothing can be compared.
+    fn happen(&mut self) -> io::Result<bool> {
         let native = self.command("sh", &self.words("native")).spawn()?;
-        self.wait(native, "the program by itself")?;
+        if self.wait(native, "the program by itself")?.is_none() {
+            return Ok(false);
+        }
         self.end_processes("the program by itself");
         let _ = fs::remove_file(self.folder.join("started"));
         let disk = self.mount()?;
@@ -119,7 +137,7 @@ impl Trial<'_> {
         self.look_at_recording()?;
         self.look_for_leftovers()?;
         drop(disk);
-        Ok(())
+        Ok(true)
     }
 
     /// The program's command, its outputs in a part of the folder.
@@ -435,40 +453,52 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
                     .display()
                     .to_string();
                 let bytes = fs::read(&path).unwrap_or_default();
-                files.insert(name, without_process_numbers(bytes));
+                files.insert(name, without_numbers(bytes));
             }
         }
     }
     files
 }
 
-/// stress-ng puts the number of its process into its messages (`stress-ng: fail:  [4711] memfd: …`).
-fn without_process_numbers(text: Vec<u8>) -> Vec<u8> {
+/// stress-ng puts the number of its process and times into its messages (`stress-ng: fail:  [4711] memfd: …`, `finished
+/// prematurely after just 0.50s`).
+fn without_numbers(text: Vec<u8>) -> Vec<u8> {
     if !text.starts_with(b"stress-ng: ") {
         return text;
     }
     let text = String::from_utf8_lossy(&text);
-    let lines = text.lines().map(|line| match line.split_once("  [") {
+    let without = |line: &str, before: &str| match line.split_once(before) {
         Some((begin, rest)) => {
-            let rest = rest.trim_start_matches(|character: char| character.is_ascii_digit());
-            format!("{begin}  [{rest}\n")
+            let is_of_number = |character: char| character.is_ascii_digit() || character == '.';
+            format!("{begin}{before}{}", rest.trim_start_matches(is_of_number))
         }
-        None => format!("{line}\n"),
-    });
+        None => line.to_owned(),
+    };
+    let lines = text
+        .lines()
+        .map(|line| without(&without(line, "  ["), "after just ") + "\n");
     lines.collect::<String>().into_bytes()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::without_process_numbers;
+    use super::without_numbers;
 
     #[test]
     fn messages_of_different_processes_are_equal_and_other_output_is_kept() {
-        let message =
-            |pid| format!("stress-ng: fail:  [{pid}] memfd: errno=1\nstress-ng: 7\n").into_bytes();
-        let [one, other] = [14086, 9].map(|pid| without_process_numbers(message(pid)));
+        let message = |pid, seconds| {
+            format!(
+                "stress-ng: fail:  [{pid}] memfd: errno=1\nstress-ng: 7\n\
+                 stress-ng: warn:  [{pid}] memfd: WARNING: finished prematurely after just {seconds}s\n"
+            )
+            .into_bytes()
+        };
+        let [one, other] = [(14086, 0.5), (9, 0.51)]
+            .map(|(pid, seconds)| without_numbers(message(pid, seconds)));
         assert_eq!(one, other);
-        assert_eq!(one, b"stress-ng: fail:  [] memfd: errno=1\nstress-ng: 7\n");
-        assert_eq!(without_process_numbers(b"  [1] x".to_vec()), b"  [1] x");
+        let expected = "stress-ng: fail:  [] memfd: errno=1\nstress-ng: 7\n\
+                        stress-ng: warn:  [] memfd: WARNING: finished prematurely after just s\n";
+        assert_eq!(String::from_utf8(one).unwrap(), expected);
+        assert_eq!(without_numbers(b"  [1] x".to_vec()), b"  [1] x");
     }
 }

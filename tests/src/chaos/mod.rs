@@ -13,5 +13,5 @@ pub(crate) mod random;
 mod surroundings;
 
 pub use event::{Event, Mishap, Observer};
-pub use harness::{Harm, Harness};
+pub use harness::{Harm, Harness, Outcome};
 pub use programs::{Program, available};
