@@ -588,7 +588,8 @@ fn processes_begin_when_they_are_forked_and_are_waited_for() {
     assert!(text.contains("twice on flash-8, 5 threads"), "{text}");
     assert!(text.contains("3 processes: each has"), "{text}");
     assert!(
-        (1.7..2.1).contains(&(twice / once)),
+        // At the same time it would be 1. How long threads wait for each other differs from trace to trace.
+        (1.4..2.4).contains(&(twice / once)),
         "one after the other, in one shell: {once} and {twice} ns"
     );
 }

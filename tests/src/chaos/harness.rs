@@ -493,8 +493,8 @@ mod tests {
             )
             .into_bytes()
         };
-        let [one, other] = [(14086, 0.5), (9, 0.51)]
-            .map(|(pid, seconds)| without_numbers(message(pid, seconds)));
+        let [one, other] =
+            [(14086, 0.5), (9, 0.51)].map(|(pid, seconds)| without_numbers(message(pid, seconds)));
         assert_eq!(one, other);
         let expected = "stress-ng: fail:  [] memfd: errno=1\nstress-ng: 7\n\
                         stress-ng: warn:  [] memfd: WARNING: finished prematurely after just s\n";

@@ -1,4 +1,5 @@
 //! The daemon on a program and a kernel that are made up: four nodes, time that passes as it is told.
+//! Over 500 lines: all tests use the same daemon, program and kernel; what estimates and fates need is apart already.
 
 mod estimates;
 mod fates;
