@@ -6,6 +6,7 @@ use nearpage_wire::compact_plan::{
 };
 
 use crate::compact::{Tables, run};
+use crate::file::joined;
 use crate::{Error, Owner, PageRun, Placement, Target, Team, threads_of};
 
 /// A scaled list of page runs becomes a block pattern of at most so many shares.
@@ -151,7 +152,7 @@ impl Dealer<'_> {
         }
         let is_known =
             |team: &str| known().any(|name| name == team) || self.target.teams.contains_key(team);
-        if is_known(team) || team.split('+').all(is_known) {
+        if joined(team, is_known).all(is_known) {
             return Ok(team);
         }
         let known: Vec<String> = known().map(|name| format!("`{name}`")).collect();

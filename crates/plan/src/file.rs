@@ -254,7 +254,13 @@ pub fn threads_of<'a>(
         let team = teams.clone().into_iter().find(|team| team.name == name)?;
         Some(u64::from(team.threads))
     };
-    of(name).or_else(|| name.split('+').map(of).sum())
+    joined(name, |name| of(name).is_some()).map(of).sum()
+}
+
+/// The teams that a name stands for: a known one, or those that it joins, as `main+worker` does.
+pub(crate) fn joined(name: &str, is_known: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
+    let limit = if is_known(name) { 1 } else { usize::MAX };
+    name.splitn(limit, '+')
 }
 
 /// Threads that share work, by start routine.

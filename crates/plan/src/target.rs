@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use nearpage_machine::{CpuId, Machine, NodeId, NodeList};
 
 use crate::Error;
+use crate::file::joined;
 
 /// How pages get where they belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,11 +110,8 @@ impl Target<'_> {
     /// The nodes of the team's threads, in order; at least one. The threads of `main+worker` are those of `main`, then
     /// those of `worker`.
     pub(crate) fn thread_nodes(&self, team: &str) -> Result<Vec<NodeId>, Error> {
-        let parts = match self.teams.contains_key(team) {
-            true => vec![team],
-            false => team.split('+').collect(),
-        };
-        let cpus = parts.into_iter().flat_map(|part| self.cpus(part));
+        let parts = joined(team, |name| self.teams.contains_key(name));
+        let cpus = parts.flat_map(|part| self.cpus(part));
         let nodes: Option<Vec<NodeId>> = cpus.map(|&cpu| self.node_of(cpu)).collect();
         nodes
             .filter(|nodes| !nodes.is_empty())

@@ -9,7 +9,6 @@ use super::bind::{self, Outcome};
 use super::counters::{Request, RuleCounters, count};
 use super::placed::Placed;
 use super::recognise::Origin;
-use super::touched::Claim;
 use super::{RuleList, State};
 use crate::modules::Module;
 use crate::touch::{self, Touched};
@@ -128,10 +127,10 @@ impl State {
         let pages = ((end - start) / extent.page_bytes) as u64;
         let claim = match object.origin {
             Some(_) => self.touched.claim(index, object.address, (start, end)),
-            None if object.is_writable => Claim::Pages(self.touched.claim_static(pages)),
-            None => Claim::Pages(0),
+            None if object.is_writable => Some(self.touched.claim_static(pages)),
+            None => Some(0),
         };
-        let Claim::Pages(granted) = claim else {
+        let Some(granted) = claim else {
             count(&counters.no_room);
             return 0;
         };

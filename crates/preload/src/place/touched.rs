@@ -74,15 +74,6 @@ struct RuleUse {
 // SAFETY: atomics only.
 unsafe impl Zeroed for RuleUse {}
 
-/// Why an object's pages are not all touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// There is no room to remember the object.
-    NoRoom,
-    /// So many of its first pages may be touched.
-    Pages(u64),
-}
-
 impl TouchedObjects {
     /// For so many rules, of which at most `pages_max` pages are touched at a time; none where there is no memory.
     pub fn new(rules: usize, pages_max: u64, page_bytes: usize) -> Option<Self> {
@@ -127,9 +118,9 @@ impl TouchedObjects {
         self.pages_since.store(LOOK_EVERY_PAGES, Relaxed);
     }
 
-    /// How many pages of a new object of rule `rule` may be touched. The object is remembered by its address until it
-    /// is [freed](Self::freed).
-    pub fn claim(&self, rule: usize, address: usize, (start, end): (usize, usize)) -> Claim {
+    /// How many pages of a new object of rule `rule` may be touched, from its first on; none: there is no room to remember
+    /// it. The object is remembered by its address until it is [freed](Self::freed).
+    pub fn claim(&self, rule: usize, address: usize, (start, end): (usize, usize)) -> Option<u64> {
         let pages = ((end - start) / self.page_bytes).min(u32::MAX as usize) as u64;
         self.give_back(address);
         let granted = self.claim_static(self.wanted(rule, start, pages));
@@ -140,10 +131,10 @@ impl TouchedObjects {
             rule: rule as u32,
         };
         if self.objects.insert(address, object) {
-            return Claim::Pages(granted);
+            return Some(granted);
         }
         self.return_pages(granted);
-        Claim::NoRoom
+        None
     }
 
     /// Pages of an object of `pages` that are to be touched, as far as its rule's objects are known to be used.
@@ -281,7 +272,7 @@ mod tests {
     fn granted(touched: &TouchedObjects, used: usize, objects: usize) -> std::vec::Vec<u64> {
         let grant = |_| {
             let memory = Memory::new(16);
-            let Claim::Pages(pages) = touched.claim(0, memory.start, memory.range()) else {
+            let Some(pages) = touched.claim(0, memory.start, memory.range()) else {
                 panic!("no room")
             };
             memory.use_first(used);
@@ -312,7 +303,7 @@ mod tests {
         let claims = memory
             .each_ref()
             .map(|memory| touched.claim(0, memory.start, memory.range()));
-        assert_eq!(claims, [16, 16, 8, 0].map(Claim::Pages));
+        assert_eq!(claims, [16, 16, 8, 0].map(Some));
         touched.freed(memory[1].start);
         assert_eq!(touched.claim_static(100), 16);
         assert_eq!(touched.claim_static(1), 0);
@@ -343,7 +334,7 @@ mod tests {
         let memory = Memory::new(16);
         for _ in 0..50 {
             let claim = touched.claim(0, memory.start, memory.range());
-            assert_eq!(claim, Claim::Pages(16));
+            assert_eq!(claim, Some(16));
         }
     }
 }

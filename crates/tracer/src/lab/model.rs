@@ -144,10 +144,7 @@ impl Model {
         };
         let page = tlb_page(address, place);
         let line = place >> self.line_shift;
-        let hit = match store {
-            true => cpu.l1_data.access::<true>(line),
-            false => cpu.l1_data.access::<false>(line),
-        };
+        let hit = hits_data(cpu, line, store);
         let last = place + access.size_bytes - 1;
         // Where the next page is was not said.
         let crosses = last >> self.line_shift != line && last >> PAGE_BITS == place >> PAGE_BITS;
@@ -155,26 +152,18 @@ impl Model {
             return 0;
         }
         let mut stall = self.translate(number, page, false);
+        let reference = Reference {
+            store,
+            fetch: false,
+            kernel: access.kernel,
+        };
         if !hit {
-            let reference = Reference {
-                store,
-                fetch: false,
-                kernel: access.kernel,
-            };
             stall += self.miss(number, line, reference, now() + stall);
         }
         if crosses {
             let line = last >> self.line_shift;
-            let hit = self.caches.cpu(number).is_some_and(|cpu| match store {
-                true => cpu.l1_data.access::<true>(line),
-                false => cpu.l1_data.access::<false>(line),
-            });
-            if !hit {
-                let reference = Reference {
-                    store,
-                    fetch: false,
-                    kernel: access.kernel,
-                };
+            let cpu = self.caches.cpu(number);
+            if !cpu.is_some_and(|cpu| hits_data(cpu, line, store)) {
                 stall += self.miss(number, line, reference, now() + stall);
             }
         }
@@ -340,6 +329,15 @@ struct Reference {
     store: bool,
     fetch: bool,
     kernel: bool,
+}
+
+/// Does the first level have a line of data? It has it from now on.
+#[inline(always)]
+fn hits_data(cpu: &Cpu, line: u64, store: bool) -> bool {
+    match store {
+        true => cpu.l1_data.access::<true>(line),
+        false => cpu.l1_data.access::<false>(line),
+    }
 }
 
 /// What TLBs know a page by.
