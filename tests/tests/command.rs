@@ -256,7 +256,7 @@ fn a_plan_may_have_its_program_looked_after() {
         case.nearpage([&words, command].concat())
     };
     placed(&["sh", "-c", "exit 7"]).exits(7);
-    says(placed(&["no-such-command"]), 1, &["no-such-command"]);
+    says(placed(&["no-such-command"]), 127, &["no-such-command"]);
 }
 
 #[test]
@@ -725,7 +725,7 @@ fn commands_that_cannot_run_leave_nothing() {
     let case = Case::new("no-command");
     says(
         case.nearpage(["record", "-o", "r", "--", "no-such-command"]),
-        1,
+        127,
         &["no-such-command", "not found"],
     );
     assert!(!case.path("r").exists());
@@ -737,13 +737,13 @@ fn commands_that_cannot_run_leave_nothing() {
             "--",
             "no-such-command",
         ]),
-        1,
+        127,
         &["no-such-command"],
     );
     case.write("plain", "text");
     says(
         case.nearpage(["record", "-o", "r", "--", "./plain"]),
-        1,
+        126,
         &["plain"],
     );
     assert!(!case.path("r").exists());
@@ -803,7 +803,7 @@ fn an_earlier_recording_is_kept_unless_forced() {
     assert_eq!(case.read("r/recording.json"), before);
     says(
         case.nearpage(["record", "--force", "-o", "r", "--", "no-such-command"]),
-        1,
+        127,
         &["no-such-command"],
     );
     assert_eq!(case.read("r/recording.json"), before);
@@ -1587,7 +1587,7 @@ fn at_the_file_size_limit_recording_stops_and_the_command_goes_on() {
     // In emulation the program itself writes the trace.
     let triad = workload("triad");
     let tracing = format!(
-        "record --source full --machine flash-8 -o full -- '{}' 1 2",
+        "trace --machine flash-8 -o full -- '{}' 1 2",
         triad.display()
     );
     let finished = limited(64, &tracing).success();

@@ -15,15 +15,7 @@ const LINE: f64 = 64.0;
 fn trace(case: &Case, name: &str, options: &[&str], program: &[&str]) -> Finished {
     let mut record = case.command(nearpage_path());
     record
-        .args([
-            "record",
-            "--source",
-            "full",
-            "--machine",
-            "flash-8",
-            "-o",
-            name,
-        ])
+        .args(["trace", "--machine", "flash-8", "-o", name])
         .args(options)
         .arg("--")
         .arg(workload(program[0]))
@@ -240,7 +232,7 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
         .success();
     let compared = json(
         &case
-            .nearpage(["compare", "full", "exported", "tenth", "pebs", "--json"])
+            .nearpage(["evaluate", "full", "exported", "tenth", "pebs", "--json"])
             .success(),
     );
     let recordings = compared["recordings"].as_array().unwrap();
@@ -284,7 +276,7 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
     );
 
     // Without a full recording among them there is nothing to replay, unless one is named.
-    let words = ["compare", "exported", "tenth", "--json"];
+    let words = ["evaluate", "exported", "tenth", "--json"];
     let alone = json(&case.nearpage(words).success());
     assert_eq!(alone["replayed"], Value::Null);
     assert!(alone["notes"][0].as_str().unwrap().contains("--replay"));
@@ -295,10 +287,58 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
         recordings[1]["simulated"]
     );
     says(
-        case.nearpage(["compare", "exported", "tenth", "--replay", "tenth"]),
+        case.nearpage(["evaluate", "exported", "tenth", "--replay", "tenth"]),
         1,
         &["tenth", "samples"],
     );
+    runs_are_compared(&case);
+}
+
+/// The trace, and what was thinned from it: the same run, so that nothing changed, on a machine whose nodes are known.
+fn runs_are_compared(case: &Case) {
+    let same = ["compare", "full", "exported,tenth", "--fail-if"];
+    let passed = case.nearpage([&same[..], &["time>+1%", "--json"]].concat());
+    let compared = json(&passed.success());
+    let after = &compared["after"][0];
+    assert_eq!(
+        after["recordings"],
+        serde_json::json!(["exported", "tenth"])
+    );
+    assert_eq!(after["elapsed_change"], 0.0, "{compared:#}");
+    assert_eq!(after["objects"], serde_json::json!([]), "{compared:#}");
+    let local = compared["before"]["local_share"]["median"].as_f64();
+    assert!(local > Some(0.0) && local < Some(1.0), "{compared:#}");
+    let failed = case.nearpage([&same[..], &["local<101%", "--fail-if", "time>1000s"]].concat());
+    let failed = failed.exits(3);
+    assert!(failed.stdout.contains("failed: local<101%"), "{failed}");
+    assert!(!failed.stdout.contains("time>1000s"), "{failed}");
+    says(case.nearpage(["compare", "full", "tenth,"]), 2, &["tenth,"]);
+    says(
+        case.nearpage(["compare", "full", "nowhere"]),
+        1,
+        &["nowhere"],
+    );
+}
+
+#[test]
+fn record_still_traces_by_the_option_of_version_0_1() {
+    let case = Case::new("full_alias");
+    let record = "record --source full --machine flash-8 -q -o r -- true";
+    case.nearpage(record.split(' ')).success();
+    json(
+        &case
+            .nearpage(["simulate", "r", "--policy", "first-touch", "--json"])
+            .success(),
+    );
+    for option in ["--redact", "--range=1000-2000", "--after=1"] {
+        let words = ["record", "--source", "full", option, "--", "true"];
+        let option = option.split('=').next().unwrap_or(option);
+        says(case.nearpage(words), 2, &[option, "trace"]);
+    }
+    let help = case.nearpage(["record", "--help"]).success().stdout;
+    for hidden in ["--keep-hits", "--quantum", "full"] {
+        assert!(!help.contains(hidden), "{hidden} is of `trace`: {help}");
+    }
 }
 
 #[test]
@@ -361,7 +401,7 @@ fn what_a_shell_runs_is_in_the_recording() {
     let triad = workload("triad").display().to_string();
     let run = |words: &str, code: i32| {
         let _ = std::fs::remove_dir_all(case.path("r"));
-        let record = "record --source full --machine flash-8 -q -o r -- /bin/sh -c".split(' ');
+        let record = "trace --machine flash-8 -q -o r -- /bin/sh -c".split(' ');
         let finished = case.nearpage(record.chain([words])).exits(code);
         assert_eq!(finished.stderr, "");
         let left = std::fs::read_dir(case.path("r/trace")).unwrap();
@@ -411,7 +451,7 @@ fn what_is_executed_after_the_main_thread_has_ended_is_traced() {
     let mut compiler = case.command("cc");
     compiler.args(["-pthread", "-o", "alone"]).arg(&source);
     case.run(compiler).success();
-    let record = "record --source full --machine flash-8 -q -o r -- ./alone".split(' ');
+    let record = "trace --machine flash-8 -q -o r -- ./alone".split(' ');
     let finished = case.nearpage(record).success();
     assert_eq!(
         (finished.stdout.as_str(), finished.stderr.as_str()),
@@ -493,7 +533,7 @@ fn a_schedule_moves_threads_while_they_are_traced() {
 #[test]
 fn what_cannot_be_traced_is_said_in_a_line() {
     let case = Case::new("full_bad");
-    let full = ["record", "--source", "full", "--machine"];
+    let full = ["trace", "--machine"];
     let with = |machine: &str, rest: &[&str]| {
         let mut words: Vec<String> = full.iter().map(|word| (*word).to_owned()).collect();
         words.push(machine.to_owned());
@@ -510,14 +550,9 @@ fn what_cannot_be_traced_is_said_in_a_line() {
         &["bare", "no caches"],
     );
     says(
-        case.nearpage(with("flash-8", &["--redact", "--", "true"])),
-        2,
-        &["--redact"],
-    );
-    says(
         case.nearpage(["record", "--keep-hits", "--", "true"]),
         2,
-        &["--source full"],
+        &["nearpage trace"],
     );
 
     let mut header = b"\x7fELF\x02\x01\x01".to_vec();
@@ -579,7 +614,7 @@ fn what_cannot_be_traced_is_said_in_a_line() {
         &["--every", "--setting"],
     );
     says(
-        case.nearpage(["compare", "nowhere", "nowhere"]),
+        case.nearpage(["evaluate", "nowhere", "nowhere"]),
         1,
         &["no recording here"],
     );

@@ -13,7 +13,7 @@ const MACHINE: &str = "amd48";
 fn traced(case: &Case, layout: &str, name: &str, program: &[&str]) -> Command {
     let mut record = case.command(nearpage_path());
     record
-        .args(["record", "-q", "--source", "full", "--machine", MACHINE])
+        .args(["trace", "-q", "--machine", MACHINE])
         .args(["--threads", layout, "-o", name, "--"])
         .args(program)
         .env("OMP_NUM_THREADS", "4");

@@ -103,7 +103,7 @@ fn machines_are_as_their_schemas_say() {
 fn full_recordings_are_as_their_schemas_say() {
     let case = Case::new("full schemas");
     for layout in ["compact", "scatter"] {
-        let words = ["record", "--source", "full", "--machine", MACHINE];
+        let words = ["trace", "--machine", MACHINE];
         let words = [&words[..], &["--threads", layout, "-o", layout]].concat();
         let recorded = case.run(of_triad(&case, &words, "2")).success();
         assert!(recorded.stderr.contains("checksum"), "{recorded}");
@@ -139,7 +139,9 @@ fn full_recordings_are_as_their_schemas_say() {
     );
     assert!(thinned["kept_accesses"].as_u64() < thinned["input_accesses"].as_u64());
     nearpage(&case, "report", &["report", "tenth"]);
-    nearpage(&case, "compare", &["compare", "compact", "tenth"]);
+    nearpage(&case, "evaluate", &["evaluate", "compact", "tenth"]);
+    let compared = ["compare", "compact", "tenth", "--fail-if", "time<-99%"];
+    nearpage(&case, "compare", &compared);
     let export = ["export", "compact", "-o", "tables"];
     nearpage(&case, "export", &export);
 }

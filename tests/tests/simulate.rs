@@ -16,7 +16,7 @@ fn recorded(name: &str) -> Case {
     let case = Case::new(name);
     let mut record = case.command(nearpage_path());
     record
-        .args(["record", "--source", "full", "--machine", "flash-8"])
+        .args(["trace", "--machine", "flash-8"])
         .args(["-q", "-o", "full", "--"])
         .arg(workload("triad"))
         .args(["1", "2"])
@@ -155,7 +155,7 @@ fn small_objects_are_placed_by_pages_of_the_heap_or_as_the_rest() {
     let case = Case::new("rest");
     let mut record = case.command(nearpage_path());
     record
-        .args(["record", "--source", "full", "--machine", "smile-4"])
+        .args(["trace", "--machine", "smile-4"])
         .args(["-q", "-o", "full", "--"])
         .arg(workload("mg"))
         .args(["4", "1"])
@@ -224,7 +224,7 @@ fn where_phases_are_looked_for_a_stripped_program_is_named() {
     let said = |name: &str| {
         let mut record = case.command(nearpage_path());
         record
-            .args(["record", "--source", "full", "--machine", "four.toml"])
+            .args(["trace", "--machine", "four.toml"])
             .args(["-q", "-o", &format!("{name}.full"), "--"])
             .arg(case.path(name))
             .args(["16", "1", "1"])
@@ -249,7 +249,7 @@ fn a_plan_changes_with_a_long_phase() {
     let record = |folder: &str, words: [&str; 3]| {
         let mut record = case.command(nearpage_path());
         record
-            .args(["record", "--source", "full", "--machine", "four.toml"])
+            .args(["trace", "--machine", "four.toml"])
             .args(["-q", "-o", folder, "--"])
             .arg(workload("stages"))
             .args(words)
@@ -539,7 +539,7 @@ fn a_killed_program_is_simulated_as_far_as_it_came() {
         .args(["-O1", "-pthread", "-o", "killed"])
         .arg(case.write("killed.c", KILLED));
     case.run(compiler).success();
-    let record = "record --source full --machine flash-8 -o full -- ./killed".split(' ');
+    let record = "trace --machine flash-8 -o full -- ./killed".split(' ');
     let recorded = case.nearpage(record).exits(137);
     let said = "(killed) was killed: of 2 threads up to 64 references each before that";
     assert!(recorded.stderr.contains(said), "{recorded}");
@@ -569,7 +569,7 @@ fn processes_begin_when_they_are_forked_and_are_waited_for() {
     let simulated = |folder: &str, words: &str| {
         let mut record = case.command(nearpage_path());
         record
-            .args("record --source full --machine flash-8 -q -o".split(' '))
+            .args("trace --machine flash-8 -q -o".split(' '))
             .args([folder, "--", "/bin/sh", "-c", words])
             // Threads that wait in loops compute for as long as the others are kept from it.
             .env("OMP_NUM_THREADS", "2")
@@ -601,7 +601,7 @@ fn who_reads_a_pipe_waits_for_whoever_writes_to_it() {
     case.write("affinity.toml", "scheduler = \"affinity\"\n");
     let count = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done";
     let time = |folder: &str, words: &str| {
-        let record = "record --source full --machine flash-8 -q -o".split(' ');
+        let record = "trace --machine flash-8 -q -o".split(' ');
         let words = [folder, "--", "/bin/sh", "-c", words];
         case.nearpage(record.chain(words)).success();
         let simulate = ["simulate", folder, "--policy", "first-touch", "--json"];
@@ -657,7 +657,7 @@ fn memory_that_processes_share_is_there_once() {
         .arg(case.write("shared.c", SHARED));
     case.run(compiler).success();
     let pages = |words: &str| {
-        let record = "record --source full --machine flash-8 --force -q -o full -- ./shared";
+        let record = "trace --machine flash-8 --force -q -o full -- ./shared";
         case.nearpage(record.split(' ').chain(words.split(' ')))
             .success();
         let results = results(&case, &["--policy", "first-touch"]);
@@ -777,7 +777,7 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
     );
 
     // Machines.
-    let again = "record it again: nearpage record --source full --machine xeon-2 -- ";
+    let again = "record it again: nearpage trace --machine xeon-2 -- ";
     says(
         &["full", "--machine", "xeon-2"],
         1,
@@ -816,8 +816,8 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
     case.nearpage(thin).success();
     let samples = [
         "tenth: it has samples only",
-        "`report`, `plan` and `compare`",
-        "--source full",
+        "`report`, `plan` and `evaluate`",
+        "`nearpage trace`",
     ];
     says(&["tenth"], 1, &samples);
     says(&["full", "tenth"], 1, &samples);

@@ -4,13 +4,12 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::CommandFactory;
 
-use crate::arguments::{Arguments, Generate, GenerateWhat};
+use crate::arguments::{Generate, GenerateWhat, definitions};
 use crate::{schema, terminal};
 
 pub fn main(arguments: Generate) -> anyhow::Result<ExitCode> {
-    let mut command = Arguments::command();
+    let mut command = definitions();
     match arguments.what {
         GenerateWhat::Man { directory } => {
             std::fs::create_dir_all(&directory)

@@ -5,6 +5,7 @@ mod analysis;
 mod arguments;
 mod compare;
 mod doctor;
+mod evaluate;
 mod export;
 mod generate;
 mod import;
@@ -29,8 +30,7 @@ mod whole_file;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Command};
-use clap::Parser;
+use arguments::Command;
 use nearpage_runner::signals;
 
 /// A mistake in what was typed that only shows after parsing: exit status 2.
@@ -58,20 +58,29 @@ fn main() -> ExitCode {
 
 fn what_was_typed() -> ExitCode {
     let result =
-        Arguments::try_parse().map_or_else(|said| tell(&said), |typed| run_command(typed.command));
+        arguments::parse().map_or_else(|said| tell(&said), |typed| run_command(typed.command));
     match result {
         Ok(status) => status,
         Err(error) => {
             terminal::say(&in_one_line(&error));
-            ExitCode::from(if is_usage(&error) { 2 } else { 1 })
+            ExitCode::from(exit_status(&error))
         }
     }
 }
 
-/// Is what was typed wrong?
-fn is_usage(error: &anyhow::Error) -> bool {
-    let of_runner = error.downcast_ref::<nearpage_runner::Error>();
-    error.is::<Usage>() || of_runner.is_some_and(nearpage_runner::Error::is_usage)
+fn exit_status(error: &anyhow::Error) -> u8 {
+    let of_runner = error
+        .downcast_ref()
+        .map(nearpage_runner::Error::exit_status);
+    // Whether a rule is wrong usage depends on the machine: whoever parses the rule says so.
+    let of_plan = error
+        .downcast_ref()
+        .map(nearpage_plan::Error::exit_status)
+        .filter(|&status| status != 2);
+    match error.is::<Usage>() {
+        true => 2,
+        false => of_runner.or(of_plan).unwrap_or(1),
+    }
 }
 
 /// Help, the version, or what was wrong with what was typed.
@@ -81,12 +90,16 @@ fn tell(said: &clap::Error) -> anyhow::Result<ExitCode> {
 }
 
 fn run_command(command: Command) -> anyhow::Result<ExitCode> {
-    use Command::{Lab, Live, Optimize, Record, Run};
-    if matches!(command, Record(_) | Run(_) | Optimize(_) | Live(_) | Lab(_)) {
+    use Command::{Lab, Live, Optimize, Record, Run, Trace};
+    if matches!(
+        command,
+        Record(_) | Trace(_) | Run(_) | Optimize(_) | Live(_) | Lab(_)
+    ) {
         signals::survive_closed_pipes();
     }
     match command {
         Command::Record(arguments) => record::main(arguments),
+        Command::Trace(arguments) => trace::main(arguments),
         Command::Report(arguments) => report::main(arguments),
         Command::View(arguments) => view::main(arguments),
         Command::Plan(arguments) => plan::main(arguments),
@@ -96,6 +109,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Export(arguments) => export::main(arguments),
         Command::Thin(arguments) => thin::main(arguments),
         Command::Compare(arguments) => compare::main(arguments),
+        Command::Evaluate(arguments) => evaluate::main(arguments),
         Command::Simulate(arguments) => simulate::main(arguments),
         Command::Live(arguments) => live::main(arguments),
         Command::Lab(arguments) => lab::main(arguments),
@@ -127,9 +141,9 @@ mod tests {
     #[test]
     fn wrong_usage_is_told_by_whoever_notices() {
         let source = nearpage_runner::ReplicaSource::parse("text").unwrap_err();
-        assert!(is_usage(&source.into()));
-        assert!(is_usage(&Usage("--set".to_owned()).into()));
-        assert!(!is_usage(&nearpage_runner::Error::Interrupted.into()));
+        assert_eq!(exit_status(&source.into()), 2);
+        assert_eq!(exit_status(&Usage("--set".to_owned()).into()), 2);
+        assert_eq!(exit_status(&nearpage_runner::Error::Interrupted.into()), 1);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use nearpage_recording::{Finished, RateChange, Recording, SampleCounts};
 use nearpage_runner::{
     ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, observe,
 };
-use nearpage_sampler::{PmuEvent, PmuOptions, SourceWish, State, Target, Wanted};
+use nearpage_sampler::{PmuEvent, PmuOptions, SourceWish, State, Wanted};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -39,13 +39,13 @@ pub struct RecordOutput {
     /// The rates sampled at, by time; empty where the rate stayed.
     rates: Vec<RateOutput>,
     /// Processor time that sampling took, the recorder's part included; null where it was not accounted for: with
-    /// --rate, --period, --max-overhead, the PMU and --source full.
+    /// --rate, --period, --max-overhead, the PMU and in traces.
     sampling_ns: Option<u64>,
     /// Accesses recorded.
     accesses: u64,
-    /// What became of the samples; null with `--source full`.
+    /// What became of the samples; null in a trace.
     samples: Option<SampleCounts>,
-    /// With `--source full`, what was traced.
+    /// In a trace, what was traced.
     trace: Option<TraceOutput>,
     /// Are tables made already? Otherwise they are when the recording is first opened.
     has_tables: bool,
@@ -148,7 +148,7 @@ impl RecordOutput {
 
 pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     let pmu = pmu_options(&arguments)?;
-    let wanted = wanted(&arguments)?;
+    let wanted = wanted(&arguments);
     let target = arguments.target();
     let output = arguments
         .output
@@ -161,14 +161,13 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         Source::Pmu => SourceWish::Pmu,
         Source::Clock => SourceWish::Clock,
         Source::Signal => SourceWish::Signal,
-        Source::Full if !matches!(target, Target::Command(_)) => {
-            let wording =
-                "--source full runs a command in emulation: it can't attach to what is running";
-            return Err(Usage(wording.to_owned()).into());
-        }
-        Source::Full => return trace::main(&arguments, &output),
+        Source::Full => return trace::main(trace::of_record(arguments)?),
     };
-    arguments.refuse_tracing()?;
+    if let Some(option) = arguments.tracing.given() {
+        let wording =
+            format!("{option} is an option of `nearpage trace`: `record` knows no caches");
+        return Err(Usage(wording).into());
+    }
     let pins = match arguments.threads {
         Threads::None => None,
         threads => Some(Placing::pins_only(threads.placement())?),
@@ -183,7 +182,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         max_overhead: arguments.max_overhead.map(|percent| percent / 100.0),
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
         duration: arguments.duration.map(Duration::from_secs_f64),
-        small_allocations: small_allocations(&arguments),
+        small_allocations: small_allocations(arguments.all_allocations),
         redact: arguments.redact,
         thread_placement: arguments.threads.pinning(),
         environment: pins.as_ref().map(Placing::environment).unwrap_or_default(),
@@ -212,32 +211,27 @@ fn pmu_options(arguments: &Record) -> Result<PmuOptions, Usage> {
     };
     let without_pmu = [Source::Clock, Source::Signal, Source::Full];
     if without_pmu.contains(&arguments.source) && pmu != PmuOptions::default() {
-        let wording = "--min-latency, --period and --event are for hardware samples: not with --source clock, signal or full";
+        let wording = "--min-latency, --period and --event are for hardware samples: not with --source clock or signal, or in a trace";
         return Err(Usage(wording.to_owned()));
     }
     Ok(pmu)
 }
 
 /// Which accesses to keep, of those that are sampled.
-fn wanted(arguments: &Record) -> Result<Wanted, Usage> {
-    let wanted = Wanted {
+fn wanted(arguments: &Record) -> Wanted {
+    Wanted {
         ranges: arguments.range.clone(),
         objects: arguments
             .object
             .iter()
             .map(|name| nearpage_files::path_to_text(name.as_bytes()))
             .collect(),
-    };
-    if arguments.source == Source::Full && !wanted.all() {
-        let wording = "--range and --object are for samples: --source full keeps every miss";
-        return Err(Usage(wording.to_owned()));
     }
-    Ok(wanted)
 }
 
-/// Which small allocations to log.
-pub fn small_allocations(arguments: &Record) -> SmallAllocations {
-    match arguments.all_allocations {
+/// Which small allocations to log: all, or samples.
+pub fn small_allocations(all: bool) -> SmallAllocations {
+    match all {
         true => SmallAllocations::All,
         false => SmallAllocations::Sampled,
     }

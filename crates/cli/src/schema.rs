@@ -4,14 +4,14 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use nearpage_report::{ReportOutput, SimulationOutput};
+use nearpage_report::{ReportOutput, RunComparison, SimulationOutput};
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
-use crate::compare::CompareOutput;
 use crate::doctor::DoctorOutput;
+use crate::evaluate::EvaluateOutput;
 use crate::export::ExportOutput;
 use crate::import::ImportOutput;
 use crate::lab::LabOutput;
@@ -35,7 +35,8 @@ pub fn write(directory: &Path) -> io::Result<()> {
 
 fn all() -> Vec<(&'static str, Schema)> {
     vec![
-        ("compare", of::<CompareOutput>()),
+        ("compare", of::<RunComparison>()),
+        ("evaluate", of::<EvaluateOutput>()),
         ("doctor", of::<DoctorOutput>()),
         ("export", of::<ExportOutput<'_>>()),
         ("import", of::<ImportOutput>()),

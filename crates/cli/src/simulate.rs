@@ -298,7 +298,7 @@ fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::Resu
         let command = &recording.metadata.command;
         let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
         anyhow::anyhow!(
-            "{folder}: {difference}; record it again: nearpage record --source full --machine {} -- {}",
+            "{folder}: {difference}; record it again: nearpage trace --machine {} -- {}",
             quoted(named),
             command.join(" ")
         )

@@ -1,71 +1,86 @@
-//! `nearpage record --source full`: run a command in emulation, and record every miss of its caches.
+//! `nearpage trace`: run a command in emulation, and record every miss of its caches.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use nearpage_recording::Recording;
 use nearpage_recording::trace::TraceOptions;
-use nearpage_runner::{TraceRequest, Traced, trace};
+use nearpage_runner::{TraceRequest, Traced, default_output, trace};
+use nearpage_sampler::Target;
 
-use crate::arguments::Record;
+use crate::arguments::{Record, Trace};
 use crate::json::{self, OwnOutput};
 use crate::progress::Progress;
 use crate::record::{RecordOutput, quoted, small_allocations};
 use crate::{Usage, terminal};
 
-pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
-    refuse_sampling(arguments)?;
+pub fn main(arguments: Trace) -> anyhow::Result<ExitCode> {
+    let output = arguments
+        .output
+        .unwrap_or_else(|| default_output(&Target::Command(arguments.command.clone())));
     let own_output = arguments.json.then(OwnOutput::take).transpose()?;
+    let tracing = arguments.tracing;
     let traced = trace(&TraceRequest {
-        output: output.to_owned(),
+        output: output.clone(),
         replace: arguments.force,
-        command: arguments.command.clone(),
-        machine: arguments.machine.clone().unwrap_or("local".to_owned()),
-        schedule: arguments.schedule.clone(),
-        small_allocations: small_allocations(arguments),
+        command: arguments.command,
+        machine: tracing.machine.unwrap_or("local".to_owned()),
+        schedule: tracing.schedule,
+        small_allocations: small_allocations(arguments.all_allocations),
         tracer: TraceOptions {
             threads: arguments.threads.placement(),
             moves: Vec::new(),
-            quantum_instructions: arguments.quantum,
-            sample_every: arguments.sample_every,
-            keep_hits: arguments.keep_hits,
-            from_mark: arguments.markers,
-            serial: arguments.serial,
+            quantum_instructions: tracing.quantum,
+            sample_every: tracing.sample_every,
+            keep_hits: tracing.keep_hits,
+            from_mark: tracing.markers,
+            serial: tracing.serial,
         },
     })?;
     drop(own_output);
     let recording = {
         let _progress = Progress::new(format!("indexing {}", output.display()));
-        Recording::open(output)?
+        Recording::open(&output)?
     };
     if arguments.json {
         json::print(&RecordOutput::of_trace(&recording, traced))?;
     } else if !arguments.quiet {
-        say(&recording, output, traced);
+        say(&recording, &output, traced);
     }
     Ok(ExitCode::from(traced.status))
 }
 
-/// Options that a trace can't have.
-fn refuse_sampling(arguments: &Record) -> Result<(), Usage> {
+/// `record --source full`: `trace` as version 0.1 called it.
+pub fn of_record(arguments: Record) -> Result<Trace, Usage> {
     let inapplicable = [
-        (arguments.after.is_some(), "--after"),
-        (arguments.duration.is_some(), "--for"),
-        (arguments.redact, "--redact"),
+        (!arguments.pid.is_empty(), "-p", ATTACHED),
+        (arguments.cgroup.is_some(), "--cgroup", ATTACHED),
+        (arguments.all, "--all", ATTACHED),
+        (arguments.after.is_some(), "--after", WHOLE),
+        (arguments.duration.is_some(), "--for", WHOLE),
+        (arguments.redact, "--redact", "a trace has paths in it"),
+        (!arguments.range.is_empty(), "--range", EVERY_MISS),
+        (!arguments.object.is_empty(), "--object", EVERY_MISS),
     ];
-    let Some((_, option)) = inapplicable.iter().find(|(given, _)| *given) else {
-        return Ok(());
-    };
-    let why = match *option {
-        "--redact" => "a trace has paths in it",
-        _ => {
-            "a trace is of all that the program does; --markers leaves out what lies outside its stable phase"
-        }
-    };
-    Err(Usage(format!(
-        "{option} can't be had with --source full: {why}"
-    )))
+    if let Some((_, option, why)) = inapplicable.iter().find(|(given, ..)| *given) {
+        return Err(Usage(format!("{option} can't be had with a trace: {why}")));
+    }
+    Ok(Trace {
+        output: arguments.output,
+        force: arguments.force,
+        tracing: arguments.tracing,
+        threads: arguments.threads,
+        all_allocations: arguments.all_allocations,
+        json: arguments.json,
+        quiet: arguments.quiet,
+        command: arguments.command,
+    })
 }
+
+const ATTACHED: &str = "a command is traced in emulation, so nearpage has to start it";
+const WHOLE: &str =
+    "a trace is of the whole run; --markers leaves out what lies outside its stable phase";
+const EVERY_MISS: &str = "a trace keeps every miss; `report` shows each object's";
 
 /// What the tracer counted under a name.
 pub fn total(recording: &Recording, name: &str) -> u64 {

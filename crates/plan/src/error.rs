@@ -71,6 +71,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// What a command ends with: as a shell, 127 where there is no such command and 126 where it cannot be executed; 2 for
+    /// wrong usage, 1 for the rest.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::CommandNotFound { .. } => 127,
+            Self::NotExecutable { .. } => 126,
+            _ if self.is_usage() => 2,
+            _ => 1,
+        }
+    }
+
     /// Is it the user's wording (exit status 2) rather than a failure (1)?
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Rule { .. } | Self::RestTwice { .. })

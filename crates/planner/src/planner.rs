@@ -353,7 +353,7 @@ impl<'a> Planner<'a> {
         };
         vec![match are_traced {
             true => format!(
-                "all {threads} threads were traced on {on}; `nearpage record --source full --threads scatter` spreads them \
+                "all {threads} threads were traced on {on}; `nearpage trace --threads scatter` spreads them \
                  over all {nodes}"
             ),
             false => format!(

@@ -230,8 +230,8 @@ fn replayed_alike(
     for (analysis, time) in analyses.iter().zip(touch_ns) {
         if how(time) != how(&touch_ns[0]) {
             return Err(incomparable(format!(
-                "the time of {} is {}, that of {} {}: they can't be compared; record both with --source full --machine \
-                 {}, or both without",
+                "the time of {} is {}, that of {} {}: they can't be compared; record both with `nearpage trace --machine \
+                 {}`, or both with `nearpage record`",
                 analyses[0].recording.folder.display(),
                 how(&touch_ns[0]),
                 analysis.recording.folder.display(),
@@ -275,7 +275,7 @@ fn only_program<'a>(
     if !has_recorded_cpus(recording, &analysis.attribution, machine) {
         return Err(incomparable(format!(
             "{folder}: recorded on {}, and where its threads ran there says nothing of {}; record it with \
-             --source full --machine {}",
+             `nearpage trace --machine {}`",
             recording.machine.name, machine.name, machine.name
         )));
     }

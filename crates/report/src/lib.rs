@@ -1,7 +1,7 @@
 //! What attribution found, for people and for programs: text that fits a terminal, and JSON.
 //!
-//! The crate formats and rounds, it finds nothing out: patterns, sums and the order of objects come
-//! from [`nearpage_attribution`]. It opens no file; functions and lines of hot instructions come
+//! The crate formats and rounds: patterns, sums and the order of objects come from [`nearpage_attribution`]. What it finds
+//! out itself is how recorded runs differ (`runs/`). It opens no file; functions and lines of hot instructions come
 //! from a [`Locate`], which [`nearpage_recording::Symbols`] is.
 //!
 //! ```
@@ -25,6 +25,7 @@ mod matrix;
 mod name;
 mod printable;
 mod profile;
+mod runs;
 mod simulation;
 mod table;
 mod text;
@@ -39,6 +40,7 @@ pub use json::{ReportOutput, json};
 pub use name::pattern_words;
 pub use printable::{printable, shorten, width};
 pub use profile::{ProfileError, ProfileFormat, Written, write_profile};
+pub use runs::{Condition, Run, RunComparison, RunsError, Setting, Spread, runs_text};
 pub use simulation::{
     MovementsOutput, ObjectPages, Simulation, SimulationOutput, ThreadsElsewhere, simulation_html,
     simulation_json, simulation_text,

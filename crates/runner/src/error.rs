@@ -140,6 +140,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// What a command ends with: as a shell, 127 where there is no such command and 126 where it cannot be executed; 2 for
+    /// wrong usage, 1 for the rest.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::Plan(error) => error.exit_status(),
+            Self::Sampler(nearpage_sampler::Error::CommandNotFound { .. }) => 127,
+            Self::Sampler(nearpage_sampler::Error::NotExecutable { .. }) => 126,
+            _ if self.is_usage() => 2,
+            _ => 1,
+        }
+    }
+
     /// Is what was typed wrong (exit status 2), whatever the machine?
     pub fn is_usage(&self) -> bool {
         match self {

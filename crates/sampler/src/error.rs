@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such command.
-    #[error("{command:?}: command not found")]
+    #[error("{}: command not found", command.display())]
     CommandNotFound {
         /// As it was given.
         command: OsString,
     },
     /// The command is there and cannot be executed.
-    #[error("{command:?}: cannot be executed: {source}")]
+    #[error("{}: cannot be executed: {source}", command.display())]
     NotExecutable {
         /// As it was given.
         command: OsString,

@@ -89,7 +89,7 @@ impl PublicTrial {
         let [traced, sampled] = kernel
             .amounts
             .map(|amount| kernel.command.replace("{}", amount));
-        let full = [&["record", "--source", "full"], &MACHINE[..]].concat();
+        let full = [&["trace"], &MACHINE[..]].concat();
         steps.record(&full, "full", &traced)?;
         steps.record(&["record"], "sampled", &sampled)?;
         steps.run(&["plan", "full", "-o", "full.toml", "--machine", MACHINE[1]])?;

@@ -141,7 +141,7 @@ impl<'a> Trials<'a> {
                 let policies = "first-touch,migrate-replicate,auto,traffic,plan:auto";
                 command.args(["simulate", "copy", "--policy", policies])
             }
-            "replay" => command.arg("compare").arg(sound).arg("copy"),
+            "replay" => command.arg("evaluate").arg(sound).arg("copy"),
             "export" => {
                 let format = FORMATS[(number % FORMATS.len() as u64) as usize];
                 command.args(["export", "copy", "--to", format, "-o", "exported"])

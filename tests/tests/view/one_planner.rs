@@ -254,7 +254,7 @@ fn traces_have_one_plan_which_simulations_find_as_quick_as_promised() {
         .success()
         .stdout;
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let note = "all 4 threads were traced on one node, where every access can be local; `nearpage record --source full \
+    let note = "all 4 threads were traced on one node, where every access can be local; `nearpage trace \
                 --threads scatter`";
     assert_eq!(text.matches(note).count(), 1, "{text}");
     assert!(

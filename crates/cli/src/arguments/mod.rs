@@ -8,12 +8,13 @@ mod record;
 mod recordings;
 mod simulate;
 mod system;
+mod trace;
 mod values;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use nearpage_machine::ThreadPlacement;
 use nearpage_plan::Layout;
 use nearpage_recording::ThreadPinning;
@@ -27,6 +28,7 @@ pub use self::record::*;
 pub use self::recordings::*;
 pub use self::simulate::*;
 pub use self::system::*;
+pub use self::trace::*;
 
 /// Put the pages of a program near the threads that use them.
 ///
@@ -42,8 +44,8 @@ pub use self::system::*;
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage; `record`, `run` and `lab` pass \
-    on the command's own.\n\nStart with `nearpage doctor`, then \
+    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage; `record`, `trace`, `run` and `lab` pass \
+    on the command's own, 127 if there is no such command, 126 if it can't be executed.\n\nStart with `nearpage doctor`, then \
     `nearpage record -- COMMAND` and `nearpage report DIR`."
 )]
 pub struct Arguments {
@@ -52,10 +54,33 @@ pub struct Arguments {
     pub command: Command,
 }
 
+/// All that can be typed, with the options of earlier versions hidden.
+pub fn definitions() -> clap::Command {
+    let tracing = Tracing::augment_args(clap::Command::new("trace"));
+    let hidden: Vec<clap::Id> = tracing
+        .get_arguments()
+        .map(|a| a.get_id().clone())
+        .collect();
+    Arguments::command().mut_subcommand("record", |record| {
+        hidden.iter().fold(record, |record, id| {
+            record.mut_arg(id, |argument| argument.hide(true))
+        })
+    })
+}
+
+/// What was typed.
+pub fn parse() -> Result<Arguments, clap::Error> {
+    let mut definitions = definitions();
+    let matches = definitions.try_get_matches_from_mut(std::env::args_os())?;
+    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut definitions))
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a command and record its memory accesses and allocations
     Record(Record),
+    /// Run a command in emulation and record every miss of its caches
+    Trace(Trace),
     /// Print which objects, threads and pages the time went to
     Report(Report),
     /// Look at recordings, plans and simulations in a browser
@@ -70,11 +95,13 @@ pub enum Command {
     Import(Import),
     /// Write a recording for other tools: Parquet tables, or a profile for a viewer
     Export(Export),
-    /// Derive a lossy, sampled recording from a full one
+    /// Derive a lossy, sampled recording from a trace
     Thin(Thin),
-    /// Measure recordings' page hints and plans against a reference's
+    /// Compare runs of a program: time, local share, objects that changed
     Compare(Compare),
-    /// Replay a full recording's misses on a machine, under placement policies
+    /// Measure recordings' page hints and plans against a reference's
+    Evaluate(Evaluate),
+    /// Replay a trace's misses on a machine, under placement policies
     Simulate(Simulate),
     /// Look after running programs: sample, decide, move pages
     Live(Live),
@@ -150,10 +177,8 @@ fn target(all: bool, cgroup: Option<&PathBuf>, pids: &[u32], command: &[OsString
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     #[test]
     fn definitions_are_consistent() {
-        super::Arguments::command().debug_assert();
+        super::definitions().debug_assert();
     }
 }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use nearpage_sampler::Target;
 
 use super::values::{address_range, overhead, rate, seconds};
-use super::{Threads, target};
+use super::{Threads, Tracing, target};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Source {
@@ -22,9 +22,8 @@ pub enum Source {
     /// Timer signals inside the program, where the kernel allows nothing else (containers): needs
     /// the preload library, and at most as many samples as the kernel has ticks
     Signal,
-    /// Every reference, through the caches of a machine, in emulation (the first qemu-x86_64 on PATH
-    /// that loads plugins): every miss. Of a guest with its kernel, where the command is
-    /// qemu-system-x86_64
+    /// What `nearpage trace` does, by its name of version 0.1
+    #[value(hide = true)]
     Full,
 }
 
@@ -102,29 +101,9 @@ pub struct Record {
     /// Leave out paths and arguments
     #[arg(long)]
     pub redact: bool,
-    /// With `--source full`: machine whose caches the references go through [default: local]
-    #[arg(long, help_heading = "With --source full")]
-    pub machine: Option<String>,
-    /// Threads that go on on other CPUs: a TOML file with `[[move]]`, as for simulate (see docs/formats.md).
-    /// Times are those of computation: misses take none here
-    #[arg(long, value_name = "FILE", help_heading = "With --source full")]
-    pub schedule: Option<PathBuf>,
-    /// Keep what the second and third level of the caches serve, not only what they miss
-    #[arg(long, help_heading = "With --source full")]
-    pub keep_hits: bool,
-    /// Mean number of references between two of the sample of all; 0: none
-    #[arg(long, value_name = "N", help_heading = "With --source full", default_value_t = nearpage_recording::trace::TraceOptions::default().sample_every)]
-    pub sample_every: u32,
-    /// Instructions that threads advance together, up to 16 times as many while they share nothing
-    #[arg(long, value_name = "N", help_heading = "With --source full", default_value_t = nearpage_recording::trace::TraceOptions::default().quantum_instructions, value_parser = clap::value_parser!(u32).range(100..=1 << 30))]
-    pub quantum: u32,
-    /// Trace only from `nearpage_begin` on (first touches are kept from the start); of a guest, only
-    /// between the marks that docs/formats.md describes
-    #[arg(long, help_heading = "With --source full")]
-    pub markers: bool,
-    /// One reference at a time, each written to a log (for tests)
-    #[arg(long, hide = true)]
-    pub serial: bool,
+    /// Of `--source full`, which is `nearpage trace`.
+    #[command(flatten)]
+    pub tracing: Tracing,
     /// Print what was done as JSON; what the command prints on standard output goes to standard error
     #[arg(long)]
     pub json: bool,
@@ -140,22 +119,5 @@ impl Record {
     /// Whom to observe.
     pub fn target(&self) -> Target {
         target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
-    }
-
-    /// Options of the tracer mean nothing to other sources.
-    pub fn refuse_tracing(&self) -> Result<(), crate::Usage> {
-        let given = [
-            (self.machine.is_some(), "--machine"),
-            (self.schedule.is_some(), "--schedule"),
-            (self.keep_hits, "--keep-hits"),
-            (self.markers, "--markers"),
-            (self.serial, "--serial"),
-        ];
-        match given.iter().find(|(given, _)| *given) {
-            Some((_, option)) => Err(crate::Usage(format!(
-                "{option} goes with --source full only: nothing else traces through a machine's caches"
-            ))),
-            None => Ok(()),
-        }
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::Policy;
 use super::deciding::Deciding;
 use super::values::cycles;
+use nearpage_report::Condition;
 
 /// What `thin` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -130,7 +131,27 @@ pub struct Export {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 3 if a condition of --fail-if holds for one of the settings AFTER.\n\nRecord each setting \
+    several times to see how much its runs differ: `nearpage compare a1,a2,a3 b1,b2,b3`. Conditions are about medians."
+)]
 pub struct Compare {
+    /// Recordings of the setting that the others are compared with, separated by commas
+    pub before: String,
+    /// Recordings of another setting of the same program, separated by commas; several settings are compared one by one
+    #[arg(required = true)]
+    pub after: Vec<String>,
+    /// Fail if this holds: `local<80%`, `remote>20%`, `time>12.5s`; or against BEFORE: `time>+5%`, `local<-5%`
+    /// (points of the share)
+    #[arg(long, value_name = "CONDITION")]
+    pub fail_if: Vec<Condition>,
+    /// Print the comparison as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Evaluate {
     /// Recording that the others are measured against, usually a full one
     pub reference: PathBuf,
     /// Recordings of the same program

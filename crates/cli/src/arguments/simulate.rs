@@ -48,7 +48,7 @@ impl From<Only> for nearpage_recording::trace::Mode {
 #[derive(Debug, Args)]
 #[command(after_long_help = crate::simulate::parameters())]
 pub struct Simulate {
-    /// Recordings made with --source full; several are programs that run at once
+    /// Traces, as `nearpage trace` makes them; several are programs that run at once
     #[arg(required = true, value_name = "DIR")]
     pub recordings: Vec<PathBuf>,
     /// Machine: a preset or a TOML file, with the caches that it was recorded for [default: that one]

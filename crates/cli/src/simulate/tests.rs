@@ -44,7 +44,7 @@ fn without_a_named_policy_those_are_run_that_make_sense() {
         let names = jobs.iter().map(|job| job.policy.name().to_owned());
         names.collect()
     };
-    let help = Arguments::command()
+    let help = crate::arguments::definitions()
         .find_subcommand_mut("simulate")
         .expect("subcommand")
         .render_long_help()

@@ -180,7 +180,7 @@ fn traced_threads_on_fewer_nodes_are_to_be_traced_again() {
     assert_eq!(
         decided.notes,
         [
-            "all 4 threads were traced on one node, where every access can be local; `nearpage record --source full \
+            "all 4 threads were traced on one node, where every access can be local; `nearpage trace \
              --threads scatter` spreads them over all 8"
         ]
     );

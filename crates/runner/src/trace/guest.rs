@@ -1,4 +1,4 @@
-//! Traces a whole guest: `record --source full -- qemu-system-x86_64 …`. The command is the emulator
+//! Traces a whole guest: `trace -- qemu-system-x86_64 …`. The command is the emulator
 //! itself, which gets the tracer as one more argument.
 
 use std::ffi::OsString;

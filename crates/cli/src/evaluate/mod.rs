@@ -1,4 +1,4 @@
-//! `nearpage compare`: how good the plans of lossy recordings are, against a reference's.
+//! `nearpage evaluate`: how good the plans of lossy recordings are, against a reference's.
 
 mod recorded;
 mod replayed;
@@ -18,14 +18,14 @@ use nearpage_simulator::Outcome;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::arguments::{Compare, Deciding};
+use crate::arguments::{Deciding, Evaluate};
 use crate::progress::Progress;
 use crate::{analysis, json, terminal};
 
 use recorded::RecordedRemote;
 use replayed::{Simulated, replay};
 
-pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
+pub fn main(arguments: Evaluate) -> anyhow::Result<ExitCode> {
     let reference = analysis::read(&arguments.reference, Operations::Both)?;
     let machine = match &arguments.machine {
         Some(name) => crate::machine::read(name)?,
@@ -174,14 +174,14 @@ impl Comparison<'_> {
         rows: &[Row],
         simulated: Option<&Simulated>,
         notes: Vec<String>,
-    ) -> CompareOutput {
+    ) -> EvaluateOutput {
         let form = |(number, row): (usize, &Row)| {
             let outcome = simulated.and_then(|simulated| simulated.planned[number].as_ref());
             row.to_json(outcome)
         };
         let mut rows: Vec<Compared> = rows.iter().enumerate().map(form).collect();
         let recordings = rows.split_off(1);
-        CompareOutput {
+        EvaluateOutput {
             version: nearpage_recording::JSON_VERSION,
             reference: rows.remove(0),
             machine: self.machine.name.clone(),
@@ -285,9 +285,9 @@ impl Comparison<'_> {
     }
 }
 
-/// What `compare --json` prints.
+/// What `evaluate --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct CompareOutput {
+pub struct EvaluateOutput {
     /// Version of this form.
     version: u32,
     /// The recording that the others are measured against.

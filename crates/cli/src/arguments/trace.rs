@@ -1,0 +1,88 @@
+//! What `trace` can be told, and `record --source full`, which is its name of version 0.1.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use nearpage_recording::trace::TraceOptions;
+
+use super::Threads;
+
+const RESEARCH: &str = "Research";
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The command runs in emulation, by the first qemu-x86_64 on PATH that loads plugins, some 20 to 100 \
+    times slower than natively. If COMMAND is qemu-system-x86_64, its guest is traced, kernel and all. A trace has \
+    every cache miss, so `simulate` can replay it."
+)]
+pub struct Trace {
+    /// Folder to write [default: PROGRAM.nearpage, numbered where that exists]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Replace an earlier recording in that folder
+    #[arg(long, requires = "output")]
+    pub force: bool,
+    #[command(flatten)]
+    pub tracing: Tracing,
+    /// Where threads run on the machine
+    #[arg(long, value_enum, default_value = "none")]
+    pub threads: Threads,
+    /// Log every allocation, not samples of the small ones
+    #[arg(long)]
+    pub all_allocations: bool,
+    /// Print what was done as JSON; what the command prints on standard output goes to standard error
+    #[arg(long)]
+    pub json: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// How references go through the caches, and which are kept.
+#[derive(Debug, Args)]
+pub struct Tracing {
+    /// Machine whose caches the references go through: `local`, a preset or a TOML file [default: local]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// Trace only from `nearpage_begin` on (first touches are kept from the start); of a guest, only
+    /// between the marks that docs/formats.md describes
+    #[arg(long)]
+    pub markers: bool,
+    /// Keep what the second and third level of the caches serve, not only what they miss
+    #[arg(long)]
+    pub keep_hits: bool,
+    /// Threads that move to other CPUs: a TOML file with `[[move]]`, as for `simulate` (docs/formats.md).
+    /// Times are those of computation, since misses take no time in a trace
+    #[arg(long, value_name = "FILE", help_heading = RESEARCH)]
+    pub schedule: Option<PathBuf>,
+    /// Keep one of so many references at random, whether or not it missed; 0 keeps none of them
+    #[arg(long, value_name = "N", help_heading = RESEARCH, default_value_t = TraceOptions::default().sample_every)]
+    pub sample_every: u32,
+    /// Instructions that threads advance together, up to 16 times as many while they share nothing
+    #[arg(long, value_name = "N", help_heading = RESEARCH, default_value_t = TraceOptions::default().quantum_instructions, value_parser = clap::value_parser!(u32).range(100..=1 << 30))]
+    pub quantum: u32,
+    /// One reference at a time, each written to a log (for tests)
+    #[arg(long, hide = true)]
+    pub serial: bool,
+}
+
+impl Tracing {
+    /// The first option that was given of those without a default.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            (self.machine.is_some(), "--machine"),
+            (self.schedule.is_some(), "--schedule"),
+            (self.keep_hits, "--keep-hits"),
+            (self.markers, "--markers"),
+            (self.serial, "--serial"),
+        ];
+        given
+            .iter()
+            .find(|(given, _)| *given)
+            .map(|(_, name)| *name)
+    }
+}

@@ -1,0 +1,142 @@
+//! A comparison of runs for a terminal.
+
+use std::fmt::Write;
+
+use super::{RunComparison, Setting, Spread};
+use crate::amount::{percent, time};
+use crate::printable::printable;
+use crate::table::{Column, lines};
+
+/// Changed objects that are shown of each setting.
+const OBJECTS_MAX: usize = 10;
+
+/// What changed from the first setting to each other one.
+pub fn runs_text(comparison: &RunComparison, width: usize) -> String {
+    let settings: Vec<&Setting> = std::iter::once(&comparison.before)
+        .chain(comparison.after.iter().map(|after| &after.setting))
+        .collect();
+    let names: Vec<String> = settings
+        .iter()
+        .map(|setting| printable(&setting.recordings.join(", ")))
+        .collect();
+    let column = |title, rank, cells| Column { title, rank, cells };
+    let changes = |change: &dyn Fn(usize) -> String| -> Vec<String> {
+        let after = (0..comparison.after.len()).map(change);
+        std::iter::once(String::new()).chain(after).collect()
+    };
+    let local = |setting: &&Setting| {
+        setting
+            .local_share
+            .map_or("?".to_owned(), |share| spread(&share, percent))
+    };
+    let columns = vec![
+        column(
+            "time",
+            4,
+            settings
+                .iter()
+                .map(|setting| spread(&setting.elapsed_ns, time))
+                .collect(),
+        ),
+        column(
+            "change",
+            3,
+            changes(&|at| signed(comparison.after[at].elapsed_change, "%")),
+        ),
+        column("local", 2, settings.iter().map(local).collect()),
+        column(
+            "change",
+            1,
+            changes(&|at| {
+                comparison.after[at]
+                    .local_change
+                    .map_or(String::new(), |change| signed(change, "points"))
+            }),
+        ),
+    ];
+    let (heading, rows) = lines(columns, "recordings", &names, width);
+    let mut text = heading + "\n";
+    rows.iter().for_each(|row| text += &format!("{row}\n"));
+    if settings.iter().any(|setting| setting.recordings.len() > 1) {
+        text += "Medians (least to most).\n";
+    }
+    for (after, name) in comparison.after.iter().zip(&names[1..]) {
+        if !after.elapsed_ranges_apart
+            && settings.iter().any(|setting| setting.recordings.len() > 1)
+        {
+            let _ = writeln!(
+                text,
+                "{name}: the times lie within the range of the times before."
+            );
+        }
+        text += &objects_text(&after.objects, name, width);
+        for condition in &after.failed {
+            let _ = writeln!(text, "failed: {} in {name}", printable(condition));
+        }
+    }
+    text
+}
+
+fn objects_text(objects: &[super::ChangedObject], name: &str, width: usize) -> String {
+    if objects.is_empty() {
+        return format!(
+            "\n{name}: no object's share of the cost or local share is known to have changed by 5 points.\n"
+        );
+    }
+    let shown = &objects[..objects.len().min(OBJECTS_MAX)];
+    let cells = |cell: &dyn Fn(&super::ChangedObject) -> Option<Spread>| {
+        let text = |object| cell(object).map_or("-".to_owned(), |share| percent(share.median));
+        shown.iter().map(text).collect()
+    };
+    let columns = vec![
+        Column {
+            title: "cost before",
+            rank: 4,
+            cells: cells(&|object| object.cost_share_before),
+        },
+        Column {
+            title: "after",
+            rank: 3,
+            cells: cells(&|object| object.cost_share_after),
+        },
+        Column {
+            title: "local before",
+            rank: 2,
+            cells: cells(&|object| object.local_share_before),
+        },
+        Column {
+            title: "after",
+            rank: 1,
+            cells: cells(&|object| object.local_share_after),
+        },
+    ];
+    let names: Vec<String> = shown.iter().map(|object| printable(&object.name)).collect();
+    let (heading, rows) = lines(columns, "object", &names, width);
+    let mut text = format!("\nchanged in {name}\n{heading}\n");
+    rows.iter().for_each(|row| text += &format!("{row}\n"));
+    if objects.len() > shown.len() {
+        let _ = writeln!(
+            text,
+            "and {} more, which --json has",
+            objects.len() - shown.len()
+        );
+    }
+    text
+}
+
+/// The median, and the range where there is one.
+fn spread(figures: &Spread, words: fn(f64) -> String) -> String {
+    match figures.minimum < figures.maximum {
+        true => format!(
+            "{} ({} to {})",
+            words(figures.median),
+            words(figures.minimum),
+            words(figures.maximum)
+        ),
+        false => words(figures.median),
+    }
+}
+
+fn signed(change: f64, unit: &str) -> String {
+    format!("{:+.1} {unit}", 100.0 * change)
+}
