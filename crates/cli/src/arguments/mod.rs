@@ -177,6 +177,51 @@ fn target(all: bool, cgroup: Option<&PathBuf>, pids: &[u32], command: &[OsString
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    /// Words as a shell splits them, as far as documents need it: quotes, and no comments.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut quote = None;
+        for character in line.chars() {
+            match (quote, character) {
+                (None, '\'' | '"') => quote = Some(character),
+                (Some(open), close) if open == close => quote = None,
+                (None, '#') if words.last().is_some_and(String::is_empty) => break,
+                (None, ' ') => words.push(String::new()),
+                _ => words.last_mut().expect("one").push(character),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    #[test]
+    fn command_lines_of_the_documents_parse() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let guide = fs::read_dir(root.join("docs/guide")).expect("a folder");
+        let pages = guide.map(|entry| entry.expect("an entry").path());
+        let mut lines = 0;
+        for page in pages.chain([root.join("README.md"), root.join("docs/lab.md")]) {
+            let text = fs::read_to_string(&page).expect("text");
+            // Every second part is a block of code.
+            for block in text.split("```").skip(1).step_by(2) {
+                let commands = block.lines().map(|line| line.trim_start_matches("$ "));
+                for line in commands.filter(|line| line.starts_with("nearpage ")) {
+                    // Columns of a list of commands begin after two spaces.
+                    let line = line.trim_end().split("  ").next().expect("a part");
+                    let parsed = super::definitions().try_get_matches_from(words(line));
+                    if let Err(error) = parsed {
+                        panic!("{}: {line}\n{error}", page.display());
+                    }
+                    lines += 1;
+                }
+            }
+        }
+        assert!(lines > 20, "only {lines} command lines found");
+    }
+
     #[test]
     fn definitions_are_consistent() {
         super::definitions().debug_assert();

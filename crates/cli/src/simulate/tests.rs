@@ -1,8 +1,6 @@
-use clap::CommandFactory;
 use nearpage_machine::preset;
 
 use super::*;
-use crate::arguments::Arguments;
 use crate::arguments::Deciding;
 
 fn typed(policy: &str, set: &[&str]) -> anyhow::Result<Vec<Job>> {
