@@ -94,6 +94,7 @@ fn operations(count: f64, remote: f64, cost_ns: f64) -> OperationTotals {
         remote,
         node_known: count,
         cost_ns,
+        remote_cost_ns: cost_ns * remote / count.max(1.0),
     }
 }
 

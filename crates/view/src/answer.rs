@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 use crate::Session;
 use crate::objects::{matrix, objects, sharing};
 use crate::opened::{Opened, Stage};
-use crate::picture::{Frame, Histogram, Picture, Value as ValueAt};
+use crate::picture::{Frame, Histogram, OverTime, Picture, Value as ValueAt};
 use crate::plans;
 use crate::point::By;
+use crate::shared_lines::shared_lines;
+use crate::summary::summary;
 
 /// A request, without what only the server needs.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +40,18 @@ impl Question {
             path: path.to_owned(),
             parameters,
             body: None,
+        }
+    }
+
+    /// The part of the time that it is about, in nanoseconds since the recording began; none: all.
+    fn selection(&self) -> Result<Option<(u64, u64)>, Answer> {
+        if !self.parameters.contains_key("since") && !self.parameters.contains_key("until") {
+            return Ok(None);
+        }
+        let (since, until) = (self.number("since")?, self.number("until")?);
+        match since < until {
+            true => Ok(Some((since, until))),
+            false => Err(Answer::error(400, "until: expected a time after since")),
         }
     }
 
@@ -108,13 +122,27 @@ impl Session {
             .get(number)
             .ok_or_else(|| Answer::error(404, format!("no recording {number}")))?;
         let stage = opened.stage();
+        // What follows the selected time; pictures are told their time by their frames.
+        let selection = question.selection()?;
+        let selected = || {
+            let found = opened.stage_of(selection);
+            found.map_err(|error| Answer::error(500, error.to_string()))
+        };
         let json = |value: Value| Ok(json_answer(&value));
         match question.path.as_str() {
             "progress" => json(progress(opened, &stage)),
-            "report" => Ok(report(opened, &stage)),
+            "report" => Ok(report(opened, &*selected()?)),
+            "summary" => Ok(json_answer(&summary(
+                opened,
+                &*selected()?,
+                selection.is_some(),
+            ))),
+            "lines" => Ok(json_answer(&shared_lines(opened, selection))),
             "matrix" => {
                 let object = question.number("object")? as usize;
-                let group = stage.attribution.objects.get(object);
+                let stage = selected()?;
+                let position = stage.position(object);
+                let group = position.and_then(|at| stage.attribution.objects.get(at));
                 let group =
                     group.ok_or_else(|| Answer::error(404, format!("no object {object}")))?;
                 let whole =
@@ -136,7 +164,23 @@ impl Session {
                 value["share"] = json!(stage.store_share);
                 json(value)
             }
+            "over-time" => {
+                let whole = Frame {
+                    place_from: 0,
+                    place_to: opened.space.bytes(),
+                    from_ns: 0,
+                    to_ns: opened.scale.duration_ns(),
+                    columns: question.number("columns")? as usize,
+                    rows: 1,
+                };
+                let found = OverTime::new(opened.sources(&stage), by(question)?, &whole);
+                let found = found.map_err(|error| Answer::error(500, error.to_string()))?;
+                let mut value = json!(found);
+                value["share"] = json!(stage.store_share);
+                json(value)
+            }
             "threads" => {
+                let stage = selected()?;
                 let threads = opened.recording.tables.threads.len();
                 json(json!({
                     "shared": sharing(&stage.attribution, threads),
@@ -248,7 +292,10 @@ fn report(opened: &Opened, stage: &Stage) -> Answer {
             .map(|team| json!({ "name": team.name, "pid": team.pid, "threads": team.threads }))
             .collect();
         let teams = Value::from(teams);
-        format!("{{\"report\":{report},\"shown\":{shown},\"teams\":{teams}}}")
+        format!(
+            "{{\"report\":{report},\"shown\":{shown},\"teams\":{teams},\"share\":{}}}",
+            stage.share
+        )
     });
     Answer {
         status: 200,
