@@ -92,6 +92,7 @@ function heat(title: string, machine: Machine, traffic: number[][], most: number
         x: { label: "memory of", from: 0, to: nodes.length, unit: "names", names },
         y: { label: "CPUs of", from: 0, to: nodes.length, unit: "names", names },
         step: [1, 1],
+        empty: most > 0 && traffic.flat().some((value) => value > 0) ? undefined : "No access is known whose CPU and memory have a node.",
         legend: () => [["none", ink("--paper")], ["few", ramp(0)], ["more", ramp(0.5)], [`${percent(most)} of all accesses`, ramp(1)]],
         note: `${percent(local / all)} local (framed); imbalance of the controllers ${imbalance(controllers).toFixed(2)} (standard deviation over mean). All maps here are on one scale.`,
         draw(g, area) {

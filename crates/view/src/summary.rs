@@ -186,6 +186,12 @@ fn oddities(opened: &Opened, stage: &Stage, is_selection: bool) -> Vec<Oddity> {
             ),
         );
     }
+    if !opened.recording.metadata.marks.is_empty() {
+        odd(
+            "space",
+            "Tables count only the stable phase that the program marked; pictures show all of the time.".to_owned(),
+        );
+    }
     let elsewhere = share(stage.elsewhere, attribution.totals.accesses);
     if elsewhere >= ODD_SHARE {
         odd(
