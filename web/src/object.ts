@@ -174,8 +174,9 @@ async function matrix(context: Context, object: number, from: number, to: number
           const sum = found.loads[line * found.bins + position] + found.stores[line * found.bins + position];
           if (sum === 0) continue;
           const [first, last] = pages(position);
-          const left = toPixels(content, area, [first, 0])[0];
-          const right = toPixels(content, area, [last + 1, 0])[0];
+          // Whole pixels: neighbours show no seam.
+          const left = Math.round(toPixels(content, area, [first, 0])[0]);
+          const right = Math.round(toPixels(content, area, [last + 1, 0])[0]);
           g.globalAlpha = 0.5 + 0.5 * (Math.log1p(sum) / Math.log1p(most));
           g.fillRect(left, top + 1, Math.max(right - left, 1), bottom - top - 4);
         }

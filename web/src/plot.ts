@@ -434,13 +434,13 @@ function axes(g: CanvasRenderingContext2D, area: Area, content: Content): void {
   g.textAlign = "right";
   const own = (axis: Axis) => axis.ticks && { values: axis.ticks.map(([value]) => value), step: 1 };
   const rows = own(y) ?? ticks(y, area.height / (y.unit === "names" ? 15 : 26));
-  let low = -Infinity;
+  let last = -Infinity;
   for (const value of rows.values) {
     const at = y.unit === "names" ? value + 0.5 : value;
     const py = toPixels(content, area, [x.from, at])[1];
     const written = Math.min(Math.max(py, area.y + 6), area.y + area.height - 6);
-    if (py < area.y - 1 || py > area.y + area.height + 1 || (y.ticks && written < low)) continue;
-    low = written + 14;
+    if (py < area.y - 1 || py > area.y + area.height + 1 || (y.ticks && Math.abs(written - last) < 14)) continue;
+    last = written;
     g.fillText(fitted(g, label(y, value, rows.step), area.x - 26), area.x - 6, written);
     g.beginPath();
     g.moveTo(area.x - 4, py);

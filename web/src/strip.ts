@@ -5,7 +5,7 @@ import { api, type Recording, standalone } from "./api.ts";
 import { BY, type By, byName, scheme } from "./colours.ts";
 import { threadColours } from "./context.ts";
 import { h } from "./dom.ts";
-import { exact, percent, time } from "./format.ts";
+import { count, exact, percent, time } from "./format.ts";
 import { type Content, ink, Plot, toPixels } from "./plot.ts";
 import { go } from "./state.ts";
 
@@ -57,7 +57,7 @@ export function strip(number: number, recording: Recording, chosen: string | und
       const used = Array.from({ length: slots }, (_, slot) => bars.reduce((sum, bar) => sum + bar[slot], 0));
       const content: Content = {
         x: { label: "", from: whole[0], to: whole[1], unit: "time" },
-        y: { label: "", from: 0, to: most * 1.05 || 1, unit: "count", up: true },
+        y: { label: "", from: 0, to: most * 1.05 || 1, unit: "count", up: true, ticks: [[0, "0"], [most, count(most)]] },
         step: [column, most],
         selected: selection,
         empty: most === 0 ? "No access over time: the recording has none to a known object." : undefined,
@@ -65,8 +65,9 @@ export function strip(number: number, recording: Recording, chosen: string | und
         draw(g, area) {
           const { colours } = shades();
           bars.forEach((bar, at) => {
-            const left = toPixels(content, area, [frame.from_ns + at * column, 0])[0];
-            const right = toPixels(content, area, [frame.from_ns + (at + 1) * column, 0])[0];
+            // Whole pixels: neighbours show no seam.
+            const left = Math.round(toPixels(content, area, [frame.from_ns + at * column, 0])[0]);
+            const right = Math.round(toPixels(content, area, [frame.from_ns + (at + 1) * column, 0])[0]);
             let sum = 0;
             bar.forEach((value, slot) => {
               if (value === 0) return;

@@ -169,7 +169,9 @@ export function threadsView(context: Context): HTMLElement {
 function sharedLines(context: Context): HTMLElement {
   const { recording } = context;
   const place = h("div", {}, "…");
-  const known = objects(context).flatMap(({ row, shown, number }) => shown.instances.map((instance) => ({ row, number, instance })));
+  const known = objects(context).flatMap(({ row, shown, number }) => shown.instances.map((instance) => ({ row, number, instance })))
+    // An object within another comes first.
+    .sort((a, b) => a.instance.bytes - b.instance.bytes);
   const at = (line: SharedLine) => known.find(({ instance }) => line.place !== null && instance.place <= line.place + 63 && line.place < instance.place + instance.bytes);
   const user = ({ thread, loads, stores, offsets }: LineUser) =>
     `${threadName(recording.threads[thread])}: ${count(stores)} store${stores === 1 ? "" : "s"}, ${count(loads)} load${loads === 1 ? "" : "s"} at byte${offsets.length === 1 ? "" : "s"} ${offsets.slice(0, 8).join(", ")}${offsets.length > 8 ? ", …" : ""}`;

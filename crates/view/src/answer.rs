@@ -1,6 +1,7 @@
 //! What the page asks for, and the answers: JSON, and pictures as a line of JSON with bytes behind.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use nearpage_http::Answer;
 use nearpage_report::{Content, json};
@@ -121,6 +122,11 @@ impl Session {
             .recordings
             .get(number)
             .ok_or_else(|| Answer::error(404, format!("no recording {number}")))?;
+        self.find_in(opened, question)
+    }
+
+    /// What is asked of a recording.
+    fn find_in(&self, opened: &Opened, question: &Question) -> Result<Answer, Answer> {
         let stage = opened.stage();
         // What follows the selected time; pictures are told their time by their frames.
         let selection = question.selection()?;
@@ -159,10 +165,7 @@ impl Session {
             "histogram" => {
                 let found =
                     Histogram::new(opened.sources(&stage), by(question)?, &asked(question)?);
-                let found = found.map_err(|error| Answer::error(500, error.to_string()))?;
-                let mut value = json!(found);
-                value["share"] = json!(stage.store_share);
-                json(value)
+                json(with_share(found, &stage)?)
             }
             "over-time" => {
                 let whole = Frame {
@@ -174,10 +177,7 @@ impl Session {
                     rows: 1,
                 };
                 let found = OverTime::new(opened.sources(&stage), by(question)?, &whole);
-                let found = found.map_err(|error| Answer::error(500, error.to_string()))?;
-                let mut value = json!(found);
-                value["share"] = json!(stage.store_share);
-                json(value)
+                json(with_share(found, &stage)?)
             }
             "threads" => {
                 let stage = selected()?;
@@ -313,6 +313,14 @@ fn asked(question: &Question) -> Result<Frame, Answer> {
         columns: question.number("columns").unwrap_or(1) as usize,
         rows: question.number("rows").unwrap_or(1) as usize,
     })
+}
+
+/// What was found in pictures' points, with the share of the accesses that it is from.
+fn with_share(found: io::Result<impl Serialize>, stage: &Stage) -> Result<Value, Answer> {
+    let found = found.map_err(|error| Answer::error(500, error.to_string()))?;
+    let mut value = json!(found);
+    value["share"] = json!(stage.store_share);
+    Ok(value)
 }
 
 fn by(question: &Question) -> Result<By, Answer> {

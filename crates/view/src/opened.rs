@@ -102,14 +102,8 @@ impl Opened {
             true => 1,
             false => ((in_strata / sample.max(1) as f64) as u32).max(1),
         };
-        let few: Vec<usize> = match whole {
-            true => sampled.clone(),
-            false => sampled
-                .iter()
-                .copied()
-                .step_by(STRATA_A_FUNCTION_STRATUM)
-                .collect(),
-        };
+        let step = if whole { 1 } else { STRATA_A_FUNCTION_STRATUM };
+        let few: Vec<usize> = sampled.iter().copied().step_by(step).collect();
         let functions = Functions::new(&recording, &few);
         let scale = Scale::new(
             &space,
