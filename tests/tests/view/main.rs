@@ -676,6 +676,9 @@ fn every_view_is_drawn() {
                  document.querySelectorAll('figure.plot').length === {plots}"
             ));
             browser.drawn();
+            browser.wait(
+                "document.querySelector('#saving')?.textContent.includes('Working out') !== true",
+            );
             // No picture is empty, and nothing is wider than the window.
             browser.wait(
                 "[...document.querySelectorAll('figure.plot canvas')].every(canvas => { \
