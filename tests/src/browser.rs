@@ -201,7 +201,7 @@ impl Browser {
     #[track_caller]
     pub fn drawn(&mut self) {
         self.wait(
-            "[...document.querySelectorAll('figure.plot')].every(plot => \
+            "[...document.querySelectorAll('figure')].every(plot => \
              plot.dataset.ready && !plot.classList.contains('busy'))",
         );
     }
@@ -210,6 +210,21 @@ impl Browser {
     pub fn point(&mut self, x: f64, y: f64) {
         let at = json!({ "type": "mouseMoved", "x": x, "y": y });
         self.call("Input.dispatchMouseEvent", at);
+    }
+
+    /// Drags from one place to another.
+    pub fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
+        let steps = [
+            ("mouseMoved", from),
+            ("mousePressed", from),
+            ("mouseMoved", ((from.0 + to.0) / 2.0, (from.1 + to.1) / 2.0)),
+            ("mouseMoved", to),
+            ("mouseReleased", to),
+        ];
+        for (kind, (x, y)) in steps {
+            let event = json!({ "type": kind, "x": x, "y": y, "button": "left", "clickCount": 1 });
+            self.call("Input.dispatchMouseEvent", event);
+        }
     }
 
     /// Presses and releases a key that types nothing.

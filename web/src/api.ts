@@ -22,7 +22,7 @@ export interface Open {
 export interface Progress { share: number; picture_share: number; done: number; all: number; elsewhere: number; missing: string[] }
 export interface Call { function: string; file: string; line: number; module: string; offset: number }
 export interface Hot { function: string; file: string; line: number; cost_ns: number }
-export interface Operations { count: number; remote: number; cost_ns: number }
+export interface Operations { count: number; remote: number; node_known: number; cost_ns: number; remote_cost_ns: number }
 export interface ObjectRow {
   name: string; kind: string; size_bytes: number; instances: number; call_site: Call[]; accesses: number; cost_ns: number;
   cost_share: number; loads: Operations; stores: Operations; remote: number;
@@ -35,6 +35,8 @@ export interface Instance {
   died_ns: number | null; thread: number | null; user: number | null;
 }
 export interface Shown {
+  /** Number of the object in all of the recording, whatever time is selected. */
+  number: number | null;
   kind: string; words: string; pattern: { kind: string; block_bytes?: number; part_bytes?: [number, number]; threads?: number[] };
   strip: number[]; page_bytes: number; pages: number; instances: Instance[]; placeable: boolean;
 }
@@ -42,8 +44,10 @@ export interface Report {
   report: {
     accesses: number; compute: number; lost: number; undecoded: number; source: string;
     attribution: Record<string, number>; objects: ObjectRow[];
-    threads: { tid: number; name: string; accesses: number; cpus: Record<string, number> }[];
+    threads: { tid: number; name: string; accesses: number; remote: number; node_known: number; cost_ns: number; remote_cost_ns: number; cpus: Record<string, number> }[];
+    remedy?: string;
   };
+  share: number;
   shown: Shown[]; teams: { name: string; pid: number; threads: number[] }[];
 }
 export interface Matrix {
@@ -55,15 +59,24 @@ export interface Picture {
   frame: Frame; coarse: boolean; share: number; totals: number[]; colours: Uint8Array; accesses: Float32Array;
 }
 export interface Histogram { frame: Frame; coarse: boolean; share: number; slots: number; sums: number[] }
+export interface OverTime { frame: Frame; coarse: boolean; share: number; slots: number; sums: number[] }
+export interface Costly { name: string; cost_ns: number; cost_share: number; remote_cost_ns: number | null }
+export interface Summary {
+  samples: number; accesses: number; memory_share: number | null; cost_ns: number; remote_cost_ns: number | null;
+  objects: Costly[]; functions: Costly[]; oddities: { words: string; view: string }[]; share: number;
+}
+export interface LineUser { thread: number; loads: number; stores: number; offsets: number[] }
+export interface SharedLine { address: string; pid: number; place: number | null; cost_ns: number; is_apart: boolean; threads: LineUser[] }
+export interface SharedLines { lines: SharedLine[]; count: number; cost_ns: number; left_out: number; share: number }
 export interface Value { samples: number; accesses: number; cost_ns: number; by: [string, [number, number][]][] }
 export interface Threads {
-  shared: number[][]; timeline: { parts: number; cpus: number[][]; traffic: number[][] };
+  shared: number[][]; timeline: { parts: number; from_ns: number; part_ns: number; cpus: number[][]; traffic: number[][] };
 }
 /** The mean is a latency where the machine has any, and a relative distance otherwise. */
 export interface Outcome { local_share: number; mean_latency_ns?: number; mean_distance?: number }
 export interface Planned {
   name: string; object: number; size_bytes: number; accesses: number; cost_share: number; placement: string; why: string | null;
-  first_touch_assumed: boolean; first_touch: Outcome; interleave: Outcome; planned: Outcome;
+  confidence: number | null; first_touch_assumed: boolean; first_touch: Outcome; interleave: Outcome; planned: Outcome;
 }
 /** Where threads are taken to run. */
 export interface ThreadsAssumed { layout: "as-recorded" | "compact" | "scatter"; why?: string; threads: number; nodes_used: number; nodes: number }
@@ -144,20 +157,25 @@ async function json<T>(question: string, body?: string): Promise<T> {
 const parameters = (values: Record<string, string | number>) =>
   Object.entries(values).map(([name, value]) => `${name}=${encodeURIComponent(typeof value === "number" ? Math.round(value) : value)}`).join("&");
 
+/** A question about a recording, or about a part of its time. */
+const timed = (path: string, values: Record<string, string | number>, selection: [number, number] | null) =>
+  `${path}?${parameters({ ...values, ...(selection === null ? {} : { since: selection[0], until: selection[1] }) })}`;
+
 const reports = new Map<string, Promise<Report>>();
 
 export const api = {
   open: () => json<Open>("open"),
   progress: (recording: number) => json<Progress>(`progress?recording=${recording}`),
-  report(recording: number, share: number): Promise<Report> {
-    const key = `${recording} ${share}`;
+  report(recording: number, share: number, selection: [number, number] | null): Promise<Report> {
+    const key = `${recording} ${share} ${selection}`;
     let found = reports.get(key);
-    if (found === undefined) reports.set(key, (found = json<Report>(`report?recording=${recording}`)));
+    if (found === undefined && reports.size >= 8) reports.delete(reports.keys().next().value ?? "");
+    if (found === undefined) reports.set(key, (found = json<Report>(timed("report", { recording }, selection))));
     return found;
   },
-  matrix(recording: number, object: number, pages: number, from: number, to: number, bins: number): Promise<Matrix> {
+  matrix(recording: number, object: number, pages: number, from: number, to: number, bins: number, selection: [number, number] | null): Promise<Matrix> {
     if (standalone) [from, to, bins] = [0, pages, 256];
-    return json<Matrix>(`matrix?${parameters({ recording, object, from, to, bins })}`);
+    return json<Matrix>(timed("matrix", { recording, object, from, to, bins }, selection));
   },
   /** `first`: the colour of bins that have anything of it. */
   async picture(recording: number, by: string, frame: Frame, first: number | null): Promise<Picture> {
@@ -174,7 +192,11 @@ export const api = {
     return json<Histogram>(`histogram?${parameters({ recording, by, ...frame })}`);
   },
   value: (recording: number, frame: Frame) => json<Value>(`value?${parameters({ recording, ...frame })}`),
-  threads: (recording: number) => json<Threads>(`threads?recording=${recording}`),
+  threads: (recording: number, selection: [number, number] | null) => json<Threads>(timed("threads", { recording }, selection)),
+  summary: (recording: number, selection: [number, number] | null) => json<Summary>(timed("summary", { recording }, selection)),
+  lines: (recording: number, selection: [number, number] | null) => json<SharedLines>(timed("lines", { recording }, selection)),
+  overTime: (recording: number, by: string, columns: number) =>
+    json<OverTime>(standalone ? `over-time?${parameters({ recording, by })}` : `over-time?${parameters({ recording, by, columns })}`),
   plan: (recording: number, request?: { placements: Record<string, string>; save: boolean; afresh: boolean }) =>
     json<Plan>(`plan?recording=${recording}`, request === undefined ? undefined : JSON.stringify(request)),
   /** All of a daemon's log, or where it has no more than `seen` intervals their number. */

@@ -1,15 +1,36 @@
-// Colours that colour-blind people can tell apart: Okabe and Ito's for a few things without order,
-// a ramp that grows in lightness (after cividis) for many things in order.
+// Colours that colour-blind people can tell apart: after Okabe and Ito for a few things without order,
+// a ramp that grows in contrast (after cividis) for many things in order. Each has a contrast of 3 to 1
+// or more with the paper: so dark paper has a palette of its own. Colours are asked for when something
+// is painted, as paper may change between a picture's loading and its printing.
 
-const OKABE_ITO = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a500", "#7f7f7f"];
-const GREY = "#bcbcbc";
-const CIVIDIS = ["#1b3b70", "#3e4e6c", "#5c616e", "#787776", "#959078", "#b4a971", "#d5c363", "#f2df45"];
+interface Palette { few: string[]; unknown: string; ramp: string[] }
+
+export const PALETTES: Record<"light" | "dark", Palette> = {
+  light: {
+    few: ["#0072b2", "#b87a00", "#00865f", "#b8568f", "#2f8fc9", "#c85200", "#857a00", "#767676"],
+    unknown: "#8c8c8c",
+    ramp: ["#8f8b6a", "#7d7c72", "#686d78", "#4f5f80", "#34507f", "#1b3b70", "#0f2a55", "#071a38"],
+  },
+  dark: {
+    few: ["#4aa3df", "#e69f00", "#1fb58a", "#d88ab3", "#8fd0f5", "#ee7733", "#d6c94a", "#a0a0a0"],
+    unknown: "#7d848b",
+    ramp: ["#586f9f", "#6d7ba0", "#85868f", "#9b957d", "#b4a971", "#cbbb68", "#dfce55", "#f2df45"],
+  },
+};
+
+let palette = PALETTES.light;
+
+/** Paints on light or dark paper from now on. */
+export function paintOn(paper: "light" | "dark"): void {
+  palette = PALETTES[paper];
+}
 
 /** Position 0 to 1 on the ramp. */
 export function ramp(position: number): string {
-  const at = Math.min(Math.max(position, 0), 1) * (CIVIDIS.length - 1);
-  const low = Math.min(Math.floor(at), CIVIDIS.length - 2);
-  const [a, b] = [rgb(CIVIDIS[low]), rgb(CIVIDIS[low + 1])];
+  const steps = palette.ramp;
+  const at = Math.min(Math.max(position, 0), 1) * (steps.length - 1);
+  const low = Math.min(Math.floor(at), steps.length - 2);
+  const [a, b] = [rgb(steps[low]), rgb(steps[low + 1])];
   const mixed = a.map((value, part) => Math.round(value + (b[part] - value) * (at - low)));
   return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
 }
@@ -18,9 +39,15 @@ export function rgb(colour: string): number[] {
   return [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 }
 
+/** Black or white, whichever is easier to read on a colour. */
+export function over(colour: string): string {
+  const [r, g, b] = rgb(colour).map((part) => (part / 255 <= 0.03928 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000000" : "#ffffff";
+}
+
 /** The colour of thing `number` of so many. */
 export const among = (number: number, all: number) =>
-  all <= OKABE_ITO.length ? OKABE_ITO[number % OKABE_ITO.length] : ramp(all > 1 ? number / (all - 1) : 0);
+  all <= palette.few.length ? palette.few[number % palette.few.length] : ramp(all > 1 ? number / (all - 1) : 0);
 
 export type By = "thread" | "function" | "node" | "cpu-node" | "kind" | "level" | "latency" | "locality";
 
@@ -49,41 +76,48 @@ export function scheme(by: By, nodes: number[], threads: string[], functions: st
       return { names: threads, colours: threads.map((_, number) => among(number, threads.length)) };
     case "function": {
       // The costliest have hues of their own, the next ones grow in lightness.
-      const own = OKABE_ITO.length - 1;
+      const own = palette.few.length - 1;
       const last = functions.length - 1;
       return {
         names: functions,
-        colours: functions.map((_, number) => (number === last ? GREY : number < own ? OKABE_ITO[number] : ramp((number - own) / Math.max(last - own - 1, 1)))),
+        colours: functions.map((_, number) => (number === last ? palette.unknown : number < own ? palette.few[number] : ramp((number - own) / Math.max(last - own - 1, 1)))),
       };
     }
     case "node":
     case "cpu-node":
       return {
         names: ["not known", ...nodes.map((node) => `node ${node}`)],
-        colours: [GREY, ...nodes.map((_, number) => among(number, nodes.length))],
+        colours: [palette.unknown, ...nodes.map((_, number) => among(number, nodes.length))],
       };
     case "kind":
-      return { names: ["load", "store", "fetch"], colours: [OKABE_ITO[0], OKABE_ITO[5], OKABE_ITO[2]] };
+      return { names: ["load", "store", "fetch"], colours: [palette.few[0], palette.few[5], palette.few[2]] };
     case "level":
       return {
         names: LEVELS,
-        colours: [GREY, "#56b4e9", "#0072b2", "#009e73", "#b5a500", "#e69f00", "#d55e00", "#cc79a7"],
+        colours: [palette.unknown, ...[4, 0, 2, 6, 1, 5, 3].map((slot) => palette.few[slot])],
       };
     case "latency":
       return {
         names: Array.from({ length: 24 }, (_, n) => (n === 0 ? "none" : n === 23 ? `${power(22)} and more` : `${power(n - 1)} to ${power(n)}`)),
-        colours: Array.from({ length: 24 }, (_, n) => (n === 0 ? GREY : ramp((n - 1) / 22))),
+        colours: Array.from({ length: 24 }, (_, n) => (n === 0 ? palette.unknown : ramp((n - 1) / 22))),
       };
     case "locality":
-      return { names: ["not known", "local", "remote"], colours: [GREY, "#0072b2", "#d55e00"] };
+      return { names: ["not known", "local", "remote"], colours: [palette.unknown, palette.few[0], palette.few[5]] };
   }
 }
 
-/** Computing, local, remote, moving, waiting: a simulation's bars. */
-export const PARTS: [string, string, string][] = [
-  ["compute_ns", "computing", "#0072b2"],
-  ["local_stall_ns", "local memory", "#56b4e9"],
-  ["remote_stall_ns", "remote memory", "#d55e00"],
-  ["move_ns", "moving pages", "#e69f00"],
-  ["wait_ns", "waiting", "#8a8a8a"],
+/** Computing, local, remote, moving, waiting: a simulation's bars, and their colours' numbers. */
+export const PARTS: [string, string, number][] = [
+  ["compute_ns", "computing", 0],
+  ["local_stall_ns", "local memory", 4],
+  ["remote_stall_ns", "remote memory", 5],
+  ["move_ns", "moving pages", 1],
+  ["wait_ns", "waiting", 7],
 ];
+
+/** What stands out from all others, and the others. */
+export const chosenColour = () => palette.few[5];
+export const othersColour = () => palette.unknown;
+
+/** Colour of a number in the palette of a few. */
+export const few = (number: number) => palette.few[number];

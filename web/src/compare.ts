@@ -1,6 +1,7 @@
 // Two recordings: what differs first.
 
 import { api, type ObjectRow, type Report, type Shown } from "./api.ts";
+import { few } from "./colours.ts";
 import type { Context } from "./context.ts";
 import { h } from "./dom.ts";
 import { percent, time } from "./format.ts";
@@ -11,7 +12,7 @@ import { table } from "./table.ts";
 interface Side { row: ObjectRow; shown: Shown; number: number }
 interface Pair { name: string; sides: [Side | null, Side | null] }
 
-const COLOURS = ["#0072b2", "#e69f00"];
+const colour = (side: number) => few(side);
 
 /** Objects of one name and kind belong together, the costliest of several first. */
 function pairs(left: Report, right: Report): Pair[] {
@@ -46,7 +47,7 @@ export function compareView(context: Context): HTMLElement {
   const names = [open.recordings[context.number].folder, open.recordings[other]?.folder ?? ""];
   const draw = async () => {
     const { share: read } = await api.progress(other);
-    const right = await api.report(other, read);
+    const right = await api.report(other, read, null);
     const left = context.report;
     const rows = pairs(left, right);
     const lost = (report: Report) => report.report.objects.reduce((sum, row) => sum + row.cost_ns, 0);
@@ -78,7 +79,7 @@ export function compareView(context: Context): HTMLElement {
         columns: [
           { title: "object", value: (pair) => pair.name, cell: (pair) => {
             const side = pair.sides[0] ? 0 : 1;
-            return h("a", { href: link({ view: "object", recording: String(side === 0 ? context.number : other), object: String(pair.sides[side]?.number ?? 0), instance: "", from: "", to: "", t0: "", t1: "" }) }, pair.name);
+            return h("a", { href: link({ view: "object", recording: String(side === 0 ? context.number : other), object: String(pair.sides[side]?.shown.number ?? 0), since: "", until: "", instance: "", from: "", to: "", t0: "", t1: "" }) }, pair.name);
           } },
           { title: "cost, first", value: (pair) => share(pair, 0), cell: (pair) => percent(share(pair, 0)), number: true },
           { title: "cost, second", value: (pair) => share(pair, 1), cell: (pair) => percent(share(pair, 1)), number: true },
@@ -89,7 +90,7 @@ export function compareView(context: Context): HTMLElement {
     );
   };
   draw().catch((error) => place.replaceChildren(String(error.message)));
-  return h("section", {}, h("h2", {}, "Compare"), h("p", {}, names[0], " with ", open.recordings.length > 2 ? choose : names[1]), place);
+  return h("section", {}, h("h2", {}, "Compare"), context.selection === null ? null : h("p", { className: "note" }, "The selected time is of the first recording alone: the other one is shown whole."), h("p", {}, names[0], " with ", open.recordings.length > 2 ? choose : names[1]), place);
 }
 
 function chart(rows: Pair[], names: string[]): Plot {
@@ -103,13 +104,14 @@ function chart(rows: Pair[], names: string[]): Plot {
         x: { label: "share of the recording's cost", from: 0, to: most * 1.05, unit: "share" },
         y: { label: "", from: 0, to: Math.max(rows.length, 1), unit: "names", names: rows.map((pair) => pair.name) },
         step: [most / 50, 1],
-        legend: names.map((name, at) => [name, COLOURS[at]]),
+        empty: rows.length === 0 ? "Neither recording has an access to an object." : undefined,
+        legend: () => names.map((name, at) => [name, colour(at)]),
         draw(g, area) {
           rows.forEach((pair, line) => {
             for (const side of [0, 1] as const) {
               const [left, top] = toPixels(content, area, [0, line + 0.15 + side * 0.35]);
               const [right, bottom] = toPixels(content, area, [share(pair, side), line + 0.15 + (side + 1) * 0.35]);
-              g.fillStyle = COLOURS[side];
+              g.fillStyle = colour(side);
               g.fillRect(left, top, Math.max(right - left, 1), bottom - top - 1);
             }
           });

@@ -3,6 +3,7 @@
 import type { ObjectRow, Open, Progress, Recording, Report, Shown, Thread } from "./api.ts";
 import { among } from "./colours.ts";
 import type { State } from "./state.ts";
+import type { Selection } from "./strip.ts";
 
 export interface Context {
   open: Open;
@@ -12,6 +13,10 @@ export interface Context {
   report: Report;
   progress: Progress;
   state: State;
+  /** The time that was selected; null: all. */
+  selection: Selection;
+  /** The same as a range. */
+  range: [number, number];
 }
 
 export const threadName = (thread: Thread) =>
@@ -27,10 +32,11 @@ export function threadColours(recording: Recording): string[] {
 export const threadColour = (recording: Recording, thread: number) =>
   among(recording.threads[thread]?.slot ?? 0, recording.colours);
 
-export interface ObjectAt { row: ObjectRow; shown: Shown; number: number }
+/** An object, and its number in all of the recording; null where it is not found there. */
+export interface ObjectAt { row: ObjectRow; shown: Shown; number: number | null }
 
 export const objects = (context: Context): ObjectAt[] =>
-  context.report.report.objects.map((row, number) => ({ row, shown: context.report.shown[number], number }));
+  context.report.report.objects.map((row, at) => ({ row, shown: context.report.shown[at], number: context.report.shown[at].number }));
 
 /** The node of each CPU, by position in the machine's nodes. */
 export function cpuNodes(recording: Recording): Map<number, number> {

@@ -61,7 +61,7 @@ export function coursePlot(results: Result[], chosen: string, clock = "simulated
         x: { label: clock, from: 0, to: end, unit: "time" },
         y: { label: figure.words, from: 0, to: figure.share ? 1 : most * 1.05, unit: figure.share ? "share" : "count", up: true },
         step: [end / 256, figure.share ? 0.02 : most / 50],
-        legend: drawn.map(({ result, number }) => [result.policy, colour(number)]),
+        legend: () => drawn.map(({ result, number }) => [result.policy, colour(number)]),
         ...(remark === "" ? {} : { note: remark }),
         draw(g, area) {
           g.lineWidth = 2;

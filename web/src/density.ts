@@ -2,10 +2,10 @@
 // accesses are, stronger the more there are.
 
 import { api, standalone, type Frame, type Picture } from "./api.ts";
-import { type By, BY, rgb, scheme } from "./colours.ts";
+import { type By, BY, chosenColour, othersColour, rgb, scheme } from "./colours.ts";
 import { type Context, threadColours } from "./context.ts";
 import { h } from "./dom.ts";
-import { bytes, count, exact, percent, time } from "./format.ts";
+import { bytes, exact, percent, several, time } from "./format.ts";
 import { type Area, type Content, ink, toPixels } from "./plot.ts";
 import { go } from "./state.ts";
 
@@ -21,9 +21,18 @@ export interface Wanted {
   accesses: number;
   /** What offsets count from. */
   label: string;
+  /** The most accesses of a dot, where pictures are drawn on one scale. */
+  scale?: { most: number };
   overlay?(g: CanvasRenderingContext2D, area: Area, content: Content): void;
   describe?(offset: number): string[];
   open?(offset: number, ns: number): void;
+}
+
+/** A picture, and the accesses of each colour in it. */
+export interface Density extends Content {
+  totals: number[];
+  /** The note, where the strongest dot of several pictures has so many accesses. */
+  noted(most: number): string;
 }
 
 /** Which colours there are to choose from in a recording. */
@@ -44,9 +53,9 @@ export function chooser(context: Context, chosen: By, choose: (by: By) => void):
   return h("label", {}, "colour by ", select, context.recording.measures_latency ? null : h("small", {}, ` source ${context.recording.source} knows no levels`));
 }
 
-export async function density(context: Context, wanted: Wanted, width: number, height: number): Promise<Content> {
+export async function density(context: Context, wanted: Wanted, width: number, height: number): Promise<Density> {
   const { recording, number } = context;
-  const dot = wanted.accesses < 30_000 ? 4 : wanted.accesses < 300_000 ? 2 : 1;
+  const dot = wanted.accesses < 2_000 ? 6 : wanted.accesses < 30_000 ? 4 : wanted.accesses < 300_000 ? 2 : 1;
   const frame: Frame = {
     place_from: Math.max(0, Math.floor(wanted.origin + wanted.from)),
     place_to: Math.ceil(wanted.origin + wanted.to),
@@ -57,11 +66,13 @@ export async function density(context: Context, wanted: Wanted, width: number, h
   };
   const chosen = wanted.by === "function" ? chosenFunction(context) : null;
   const picture = await api.picture(number, wanted.by, frame, chosen);
-  const { names, colours: every } = schemeOf(context, wanted.by);
+  const { names } = schemeOf(context, wanted.by);
   // One chosen function stands out from all others.
-  const colours = chosen === null ? every : every.map((_, slot) => (slot === chosen ? "#d55e00" : "#bcbcbc"));
+  const colours = () => schemeOf(context, wanted.by).colours.map((colour, slot) => (chosen === null ? colour : slot === chosen ? chosenColour() : othersColour()));
   const most = picture.accesses.reduce((a, b) => Math.max(a, b), 0);
-  const image = painted(picture, colours, most);
+  const scale = wanted.scale ?? { most: 0 };
+  scale.most = Math.max(scale.most, most);
+  const image = painted(picture, colours, scale);
   const shown = picture.frame;
   const row = (shown.place_to - shown.place_from) / shown.rows;
   const column = (shown.to_ns - shown.from_ns) / shown.columns;
@@ -87,21 +98,25 @@ export async function density(context: Context, wanted: Wanted, width: number, h
     const slot = value.by.find(([by]) => by === "function")?.[1][0]?.[0];
     return slot === undefined ? "" : recording.functions[slot];
   };
-  const content: Content = {
+  const noted = (most: number) => [
+    `A dot is ${bytes(row)} by ${time(column)}; the strongest has ${several(most, "access")}.`,
+    picture.share < 1 ? `From a sample of ${percent(picture.share)} of the recording; all of it in a moment.` : "",
+    chosen !== null ? `Dots with any access by ${names[chosen]} stand out.` : wanted.by === "function" && context.state.function ? `${context.state.function} has no colour of its own here: it is among the other functions.` : "",
+    standalone && (shown.to_ns - shown.from_ns > 1.01 * (wanted.to_ns - wanted.from_ns)) ? "The file has this picture at one resolution." : "",
+  ].join(" ");
+  const content: Density = {
+    totals: picture.totals,
+    noted,
     x: { label: "time since the recording began", from: wanted.from_ns, to: wanted.to_ns, unit: "time" },
     y: { label: wanted.label, from: wanted.from, to: wanted.to, unit: "bytes" },
     step: [column, row],
-    legend: picture.totals
-      .map((total, slot): [number, [string, string]] => [total, [`${names[slot]} ${percent(all > 0 ? total / all : 0)}`, colours[slot]]])
+    empty: most === 0 ? `No access ${all === 0 ? "here: zoom out, select a longer time, or record for longer" : "in this frame"}.` : undefined,
+    legend: () => picture.totals
+      .map((total, slot): [number, [string, string]] => [total, [`${names[slot]} ${percent(all > 0 ? total / all : 0)}`, colours()[slot]]])
       .filter(([total]) => total > 0)
       .slice(0, 24)
       .map(([, entry]) => entry),
-    note: [
-      `A dot is ${bytes(row)} by ${time(column)}; the strongest has ${count(most)} access${most === 1 ? "" : "es"}.`,
-      picture.share < 1 ? `From a sample of ${percent(picture.share)} of the recording; all of it in a moment.` : "",
-      chosen !== null ? `Dots with any access by ${names[chosen]} stand out.` : wanted.by === "function" && context.state.function ? `${context.state.function} has no colour of its own here: it is among the other functions.` : "",
-      standalone && (shown.to_ns - shown.from_ns > 1.01 * (wanted.to_ns - wanted.from_ns)) ? "The file has this picture at one resolution." : "",
-    ].join(" "),
+    note: noted(most),
     draw(g, area) {
       const from = toPixels(content, area, [shown.from_ns, shown.place_from - wanted.origin]);
       const to = toPixels(content, area, [shown.to_ns, shown.place_to - wanted.origin]);
@@ -149,14 +164,14 @@ export async function density(context: Context, wanted: Wanted, width: number, h
 }
 
 /** The picture as an image, in the page's colours of the moment. */
-function painted(picture: Picture, colours: string[], most: number): () => HTMLCanvasElement {
+function painted(picture: Picture, colours: () => string[], scale: { most: number }): () => HTMLCanvasElement {
   const { columns, rows } = picture.frame;
-  const palette = colours.map(rgb);
-  const whole = Math.log1p(most);
   let made: { paper: string; canvas: HTMLCanvasElement } | null = null;
   return () => {
     const paper = ink("--paper");
     if (made !== null && made.paper === paper) return made.canvas;
+    const palette = colours().map(rgb);
+    const whole = Math.log1p(scale.most);
     const canvas = h("canvas", { width: columns, height: rows });
     const g = canvas.getContext("2d");
     if (g !== null) {
@@ -165,7 +180,7 @@ function painted(picture: Picture, colours: string[], most: number): () => HTMLC
         const colour = palette[picture.colours[bin]];
         if (colour === undefined) continue;
         image.data.set(colour, bin * 4);
-        image.data[bin * 4 + 3] = 110 + (145 * Math.log1p(picture.accesses[bin])) / whole;
+        image.data[bin * 4 + 3] = 150 + (105 * Math.log1p(picture.accesses[bin])) / whole;
       }
       g.putImageData(image, 0, 0);
     }

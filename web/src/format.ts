@@ -1,36 +1,45 @@
-// Numbers for people, with units.
+// Numbers for people, with units: as the terminal prints them (`crates/report/src/amount.rs`).
 
 const three = (value: number) => {
   const size = Math.abs(value);
-  return size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1).replace(/\.0$/, "") : value.toFixed(2).replace(/\.?0+$/, "");
+  return size >= 99.95 ? value.toFixed(0) : size >= 9.995 ? value.toFixed(1).replace(/\.0$/, "") : value.toFixed(2).replace(/\.?0+$/, "");
 };
 
-function scaled(value: number, base: number, units: string[]): string {
+export function bytes(value: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
   let at = 0;
-  while (Math.abs(value) >= base * 0.9995 && at + 1 < units.length) {
-    value /= base;
+  while (Math.abs(value) >= 1023.995 && at + 1 < units.length) {
+    value /= 1024;
     at += 1;
   }
   return `${three(value)} ${units[at]}`;
 }
 
-export const bytes = (value: number) => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
-
 export function time(ns: number): string {
-  if (Math.abs(ns) < 1) return ns === 0 ? "0 s" : `${three(ns)} ns`;
-  return Math.abs(ns) >= 999.5e6 ? `${three(ns / 1e9)} s` : scaled(ns, 1000, ["ns", "µs", "ms"]);
+  const size = Math.abs(ns);
+  if (size < 0.5) return "0";
+  const [unit, name] = size >= 1e9 ? [1e9, "s"] : size >= 1e6 ? [1e6, "ms"] : size >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+  return `${three(ns / unit)} ${name}`;
 }
 
 export function count(value: number): string {
-  if (Math.abs(value) < 10_000) return Number.isInteger(value) ? String(value) : three(value);
-  return scaled(value, 1000, ["", "thousand", "million", "billion"]);
+  const size = Math.abs(value);
+  if (size < 10_000) return value.toFixed(0);
+  const [unit, name] = size >= 1e12 ? [1e12, "T"] : size >= 1e9 ? [1e9, "G"] : size >= 1e6 ? [1e6, "M"] : [1e3, "k"];
+  return `${three(value / unit)}${name}`;
 }
+
+/** A number of things: `1 access`, `2 accesses`. */
+export const several = (number: number, thing: string) => `${count(number)} ${thing}${count(number) === "1" ? "" : thing.endsWith("s") ? "es" : "s"}`;
 
 /** Every digit. */
 export const exact = (value: number) => value.toLocaleString("en", { maximumFractionDigits: 3 });
 
-export const percent = (share: number) =>
-  share > 0 && share < 0.001 ? "<0.1 %" : `${share > 0 && share < 0.0995 ? (share * 100).toFixed(1) : (share * 100).toFixed(0)} %`;
+export function percent(share: number): string {
+  const value = 100 * share;
+  if (!(value > 0) || !Number.isFinite(value)) return "0 %";
+  return value < 0.1 ? "<0.1 %" : `${value.toFixed(value < 9.95 ? 1 : 0)} %`;
+}
 
 /** A time as precise as the distance between two of them asks for. */
 export function timeAt(ns: number, step: number): string {

@@ -16,7 +16,7 @@ export function liveView(number: number, name: string): HTMLElement {
   const place = h("div", {}, "…");
   const follow = h("input", { type: "checkbox", id: "follow", checked: read().follow !== "0", onchange: () => { note({ follow: follow.checked ? "" : "0" }); void look(); } });
   const status = h("output", { className: "note" });
-  const section = h("section", {}, h("h2", {}, `Daemon ${name}`), h("p", {}, h("label", {}, follow, " follow"), " ", status), place);
+  const section = h("section", {}, h("h2", {}, `Online: ${name}`), h("p", {}, h("label", {}, follow, " follow"), " ", status), place);
   let seen: number | null = null;
   let waiting = 0;
   const look = async () => {

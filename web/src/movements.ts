@@ -143,7 +143,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
     y: { label: "", from: 0, to: 1, unit: "count" },
     plain: true,
     step: [0.05, 0.05],
-    legend: Array.from({ length: nodes }, (_, node) => [`node ${node}`, among(node, nodes)]),
+    legend: () => Array.from({ length: nodes }, (_, node) => [`node ${node}`, among(node, nodes)]),
     note: "Circles are nodes, as large as they are home to pages; arrows are the movements of the last moments, as wide as there are many, the most of them with their number. At the right the latest ones.",
     draw(g, area) {
       advance();
@@ -332,7 +332,7 @@ function homesPlot(found: Course, policy: string, state: State): HTMLElement {
         x: { label: "home: the first, and each after a movement", from: 0, to: columns, unit: "names", names: Array.from({ length: columns }, (_, at) => (at === 0 ? "first" : String(at + 1))) },
         y: { label: "", from: 0, to: rows.length, unit: "names", names: rows.map(({ page }) => found.name(page)) },
         step: [1, 1],
-        legend: [...Array.from({ length: found.nodes }, (_, node): [string, string] => [`node ${node}`, among(node, found.nodes)]), ["↩ back to where it came from: a ping-pong", ink("--paper")]],
+        legend: () => [...Array.from({ length: found.nodes }, (_, node): [string, string] => [`node ${node}`, among(node, found.nodes)]), ["↩ back to where it came from: a ping-pong", ink("--paper")]],
         note: `${exact(all.length)} pages moved, ${exact(back)} of them came back to the node that they had come from. Those stand first.${rows.some(({ homes }) => homes.length > columns) ? ` Of more than ${columns} homes the first ${columns} are drawn.` : ""}`,
         draw(g, area) {
           rows.forEach(({ homes }, line) => {
@@ -401,7 +401,7 @@ function locations(found: Course, policy: string, state: State): HTMLElement {
         x: { label: `page of ${bytes(found.movements.page_bytes)}, in order of address`, from, to, unit: "pages" },
         y: { label: "", from: 0, to: 3, unit: "names", names: ["first", "last", "changed"] },
         step: [column, 1],
-        legend: [...Array.from({ length: found.nodes }, (_, node): [string, string] => [`node ${node}`, among(node, found.nodes)]), ["changed", ink("--ink")]],
+        legend: () => [...Array.from({ length: found.nodes }, (_, node): [string, string] => [`node ${node}`, among(node, found.nodes)]), ["changed", ink("--ink")]],
         note: `${exact(changed)} of ${exact(first.length)} pages (${percent(first.length > 0 ? changed / first.length : 0)}) ended on another node than they were on at first.${column > 1 ? ` A column is ${column} pages, in the colour of most of them.` : ""}`,
         draw(g, area) {
           for (let at = begin; at < end; at += column) {

@@ -5,16 +5,20 @@ import { byName } from "./colours.ts";
 import { type Context, objects, threadColour, threadName } from "./context.ts";
 import { chooser, density } from "./density.ts";
 import { h } from "./dom.ts";
-import { bytes, count, exact, percent, time } from "./format.ts";
+import { bytes, count, exact, percent, several, time } from "./format.ts";
 import { type Area, type Content, ink, Plot, toPixels } from "./plot.ts";
-import { go, link, note, number } from "./state.ts";
+import { go, link, number, step } from "./state.ts";
 import { table } from "./table.ts";
 
 export function objectView(context: Context): HTMLElement {
   const { state, recording } = context;
   const chosen = number(state, "object") ?? 0;
-  const object = objects(context)[chosen];
-  if (object === undefined) return h("section", {}, h("h2", {}, "Object"), h("p", {}, `The recording has no object ${chosen}.`));
+  const object = objects(context).find(({ number }) => number === chosen);
+  if (object === undefined) {
+    return h("section", {}, h("h2", {}, "Object"), context.selection === null
+      ? h("p", {}, `The recording has no object ${chosen}.`)
+      : h("p", {}, "In the selected time nothing accesses this object. ", h("a", { href: link({ since: "", until: "" }) }, "Select all of the time")));
+  }
   const { row, shown } = object;
   const by = byName(state.by, "thread");
   const instances = shown.instances;
@@ -22,8 +26,8 @@ export function objectView(context: Context): HTMLElement {
 
   const whole = Math.max(shown.pages, 1) * shown.page_bytes;
   const lived: [number, number] = instance
-    ? [Math.min(instance.born_ns, recording.duration_ns - 1), Math.min(instance.died_ns ?? recording.duration_ns, recording.duration_ns)]
-    : [0, recording.duration_ns];
+    ? within([instance.born_ns, instance.died_ns ?? recording.duration_ns], context.range)
+    : context.range;
   let [from, to] = [number(state, "from") ?? 0, number(state, "to") ?? whole];
   let [t0, t1] = [number(state, "t0") ?? lived[0], number(state, "t1") ?? lived[1]];
 
@@ -36,7 +40,7 @@ export function objectView(context: Context): HTMLElement {
     };
     [from, to] = offsets === null ? [0, whole] : bounded(offsets, 0, whole, shown.page_bytes);
     if (times !== undefined) [t0, t1] = times === null ? lived : bounded(times, 0, recording.duration_ns, recording.tick_ns * 10);
-    note({ from: offsets === null ? "" : String(Math.round(from)), to: offsets === null ? "" : String(Math.round(to)), t0: times === null ? "" : String(Math.round(t0)), t1: times === null ? "" : String(Math.round(t1)) });
+    step({ from: offsets === null ? "" : String(Math.round(from)), to: offsets === null ? "" : String(Math.round(to)), t0: times === null ? "" : String(Math.round(t0)), t1: times === null ? "" : String(Math.round(t1)) });
     for (const plot of plots) void plot.refresh();
   };
 
@@ -131,13 +135,19 @@ function planned(plan: Plan, number: number): (Node | string)[] {
   ];
 }
 
+/** The part of a range that is within another; all of the other where there is none. */
+function within([from, to]: [number, number], [low, high]: [number, number]): [number, number] {
+  const [begin, end] = [Math.max(from, low), Math.min(to, high)];
+  return begin < end ? [begin, end] : [low, high];
+}
+
 /** Page × thread. */
 async function matrix(context: Context, object: number, from: number, to: number, width: number): Promise<Content> {
   const { recording } = context;
-  const shown = context.report.shown[object];
+  const shown = context.report.shown.find((shown) => shown.number === object) ?? context.report.shown[object];
   const page = (offset: number) => offset / shown.page_bytes;
   const range = [Math.floor(page(from)), Math.ceil(page(to))];
-  const found = await api.matrix(context.number, object, shown.pages, range[0], range[1], Math.floor(width));
+  const found = await api.matrix(context.number, object, shown.pages, range[0], range[1], Math.floor(width), context.selection);
   const pagesOfBin = (found.to - found.from) / found.bins;
   const threads = found.threads;
   const most = found.loads.reduce((high, loads, at) => Math.max(high, loads + found.stores[at]), 0);
@@ -152,8 +162,9 @@ async function matrix(context: Context, object: number, from: number, to: number
     x: { label: `page of ${bytes(found.page_bytes)}`, from: page(from), to: page(to), unit: "pages" },
     y: { label: "", from: 0, to: Math.max(threads.length, 1), unit: "names", names },
     step: [pagesOfBin, 1],
-    legend: threads.slice(0, 24).map((thread, line) => [names[line], threadColour(recording, thread)]),
-    note: `Stronger is more loads and stores. A column is ${exact(pagesOfBin)} page${pagesOfBin === 1 ? "" : "s"}; the strongest cell has ${count(most)} access${most === 1 ? "" : "es"}.${found.first_touches.length > 0 ? " The line below each row marks the pages that its thread touched first." : ""}`,
+    empty: most === 0 ? "No page of this part was accessed: press All, or select a longer time." : undefined,
+    legend: () => threads.slice(0, 24).map((thread, line) => [names[line], threadColour(recording, thread)]),
+    note: `Stronger is more loads and stores. A column is ${exact(pagesOfBin)} page${pagesOfBin === 1 ? "" : "s"}; the strongest cell has ${several(most, "access")}.${found.first_touches.length > 0 ? " The line below each row marks the pages that its thread touched first." : ""}`,
     draw(g, area) {
       threads.forEach((thread, line) => {
         const [, top] = toPixels(content, area, [0, line]);
@@ -163,9 +174,10 @@ async function matrix(context: Context, object: number, from: number, to: number
           const sum = found.loads[line * found.bins + position] + found.stores[line * found.bins + position];
           if (sum === 0) continue;
           const [first, last] = pages(position);
-          const left = toPixels(content, area, [first, 0])[0];
-          const right = toPixels(content, area, [last + 1, 0])[0];
-          g.globalAlpha = 0.3 + 0.7 * (Math.log1p(sum) / Math.log1p(most));
+          // Whole pixels: neighbours show no seam.
+          const left = Math.round(toPixels(content, area, [first, 0])[0]);
+          const right = Math.round(toPixels(content, area, [last + 1, 0])[0]);
+          g.globalAlpha = 0.5 + 0.5 * (Math.log1p(sum) / Math.log1p(most));
           g.fillRect(left, top + 1, Math.max(right - left, 1), bottom - top - 4);
         }
         g.globalAlpha = 1;

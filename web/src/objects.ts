@@ -1,12 +1,13 @@
 // The table of objects.
 
+import type { ObjectRow } from "./api.ts";
 import type { Context, ObjectAt } from "./context.ts";
 import { objects } from "./context.ts";
 import { among } from "./colours.ts";
 import { h } from "./dom.ts";
 import { bytes, count, percent, time } from "./format.ts";
 import { link, note } from "./state.ts";
-import { type Column, table } from "./table.ts";
+import { bar, type Column, table } from "./table.ts";
 
 /** What the report calls them, where its JSON has another word. */
 const KINDS: Record<string, string> = { heap_unresolved: "heap outside known objects", mapping: "mappings", stack: "stacks", tls: "thread-local" };
@@ -30,6 +31,12 @@ export function strip(context: Context, colours: number[], label: string): HTMLE
   return element;
 }
 
+/** Share of the accesses to another node's memory; null where no page's node is known. */
+function remoteShare({ loads, stores, remote }: ObjectRow): number | null {
+  const known = loads.node_known + stores.node_known;
+  return known > 0 ? remote / known : null;
+}
+
 const searched = ({ row, shown }: ObjectAt) =>
   [row.name, row.kind, shown.words, ...row.hot.map((hot) => hot.function), ...row.call_site.map((call) => call.function)].join("\n").toLowerCase();
 
@@ -40,14 +47,14 @@ export function objectsView(context: Context): HTMLElement {
     {
       title: "object",
       value: ({ row }) => row.name,
-      cell: ({ row, number }) => h("a", { href: link({ view: "object", recording: String(context.number), object: String(number), instance: "", from: "", to: "", t0: "", t1: "" }) }, row.name),
+      cell: ({ row, number }) => number === null ? row.name : h("a", { href: link({ view: "object", recording: String(context.number), object: String(number), instance: "", from: "", to: "", t0: "", t1: "" }) }, row.name),
     },
-    { title: "cost", value: ({ row }) => row.cost_ns, cell: ({ row }) => `${percent(row.cost_share)}`, number: true, hint: "share of the time lost to accesses" },
+    { title: "cost", value: ({ row }) => row.cost_ns, cell: ({ row }) => [bar(row.cost_share), percent(row.cost_share)], number: true, hint: "share of the time lost to accesses" },
     { title: "time", value: ({ row }) => row.cost_ns, cell: ({ row }) => time(row.cost_ns), number: true },
     { title: "loads", value: ({ row }) => row.loads.count, cell: ({ row }) => count(row.loads.count), number: true },
     { title: "stores", value: ({ row }) => row.stores.count, cell: ({ row }) => count(row.stores.count), number: true },
     ...(nodes > 1
-      ? [{ title: "remote", value: ({ row }: ObjectAt) => row.remote, cell: ({ row }: ObjectAt) => count(row.remote), number: true }]
+      ? [{ title: "remote", value: ({ row }: ObjectAt) => remoteShare(row) ?? -1, cell: ({ row }: ObjectAt) => { const share = remoteShare(row); return share === null ? "?" : percent(share); }, number: true, hint: "share of its accesses to another node's memory; ? where pages' nodes were not recorded" }]
       : []),
     { title: "size", value: ({ row }) => row.size_bytes, cell: ({ row }) => bytes(row.size_bytes), number: true },
     { title: "objects", value: ({ row }) => row.instances, cell: ({ row }) => count(row.instances), number: true, hint: "how many there were" },
@@ -68,11 +75,15 @@ export function objectsView(context: Context): HTMLElement {
     const words = search.toLowerCase().split(/\s+/).filter((word) => word !== "");
     const rows = all.filter((object) => words.every((word) => searched(object).includes(word)));
     place.replaceChildren(
-      h("p", { className: "note", role: "status" }, `${rows.length} of ${all.length} objects`),
+      h("p", { className: "note", role: "status" }, all.length === 0
+        ? `Nothing was accessed ${context.selection === null ? "in this recording: record for longer, or with a higher --rate" : "in the selected time: select a longer one"}.`
+        : `${rows.length} of ${all.length} objects`),
       table({
         name: "objects",
         rows,
         columns,
+        // What costs next to nothing comes when it is asked for.
+        ...(sort === "1" && up === "" && words.length === 0 ? { most: Math.min(200, Math.max(10, rows.filter(({ row }) => row.cost_share >= 0.001).length)) } : {}),
         sort: { column: Number(sort), up: up !== "" },
         sorted(column, ascending) {
           [sort, up] = [String(column), ascending ? "1" : ""];

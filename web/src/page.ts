@@ -1,11 +1,13 @@
 // The page: what is being looked at is in the address, and each view draws itself.
 
 import { api, type Open, type Progress, standalone } from "./api.ts";
+import { paintOn } from "./colours.ts";
 import { compareView } from "./compare.ts";
 import type { Context } from "./context.ts";
 import { h } from "./dom.ts";
+import { hint, listen, searchIfAsked, toggle } from "./help.ts";
 import { liveView } from "./live.ts";
-import { count, exact, percent, time } from "./format.ts";
+import { count, exact, percent, several, time } from "./format.ts";
 import { machineView } from "./machine.ts";
 import { objectView } from "./object.ts";
 import { objectsView } from "./objects.ts";
@@ -14,9 +16,12 @@ import { redrawAll } from "./plot.ts";
 import { simulationView } from "./simulation.ts";
 import { spaceView } from "./space.ts";
 import { go, link, number, read, type State } from "./state.ts";
+import { selectionOf, strip } from "./strip.ts";
+import { summaryView } from "./summary.ts";
 import { threadsView } from "./threads.ts";
 
 const VIEWS: Record<string, [string, (context: Context) => HTMLElement]> = {
+  summary: ["Summary", summaryView],
   objects: ["Objects", objectsView],
   object: ["Object", objectView],
   space: ["Address space", spaceView],
@@ -29,10 +34,11 @@ const VIEWS: Record<string, [string, (context: Context) => HTMLElement]> = {
 const main = h("main", { id: "main", tabIndex: -1 });
 const nav = h("nav", { "aria-label": "views" });
 const status = h("div", { id: "status", role: "status" });
+const over = h("div", { id: "over" });
 
 /** Name of the view: what is there decides where nothing was asked for. */
 function shown(open: Open, state: State): string {
-  if (open.recordings.length > 0 || state.view === "simulation" || state.view === "live") return state.view || "objects";
+  if (open.recordings.length > 0 || state.view === "simulation" || state.view === "live") return state.view || "summary";
   return open.simulations.length > 0 ? "simulation" : "live";
 }
 
@@ -40,10 +46,10 @@ function navigation(open: Open): void {
   const state = read();
   const view = shown(open, state);
   const tab = (name: string, words: string, changes: Record<string, string>) =>
-    h("a", { href: link({ view: name, recording: state.recording ?? "", theme: state.theme ?? "", ...changes }, false), "aria-current": view === name && (changes.simulation ?? "") === (state.simulation ?? changes.simulation ?? "") && (changes.log ?? "") === (state.log ?? changes.log ?? "") ? "page" : undefined }, words);
-  const select = h("select", { id: "recording", "aria-label": "recording", onchange: () => go({ view: view === "object" ? "objects" : view, recording: select.value }, false) },
+    h("a", { href: link({ view: name, recording: state.recording ?? "", theme: state.theme ?? "", ...(VIEWS[name] === undefined ? {} : { since: state.since ?? "", until: state.until ?? "", strip: state.strip ?? "" }), ...changes }, false), "aria-current": view === name && (changes.simulation ?? "") === (state.simulation ?? changes.simulation ?? "") && (changes.log ?? "") === (state.log ?? changes.log ?? "") ? "page" : undefined }, words);
+  const select = h("select", { id: "recording", "aria-label": "recording", onchange: () => go({ view: view === "object" ? "objects" : view, recording: select.value, theme: state.theme ?? "" }, false) },
     open.recordings.map((recording, at) => h("option", { value: at, selected: at === (number(state, "recording") ?? 0) }, recording.folder)));
-  const theme = h("button", { id: "theme", title: "light or dark", onclick: () => dress(dark() ? "light" : "dark") }, "◐");
+  const theme = h("button", { id: "theme", title: "light or dark", onclick: () => { dress(isDark() ? "light" : "dark"); void draw(open).catch(fail); } }, "◐");
   nav.replaceChildren(
     h("strong", {}, "nearpage"),
     ...(open.recordings.length > 1 ? [select] : []),
@@ -51,16 +57,23 @@ function navigation(open: Open): void {
       ? Object.entries(VIEWS).filter(([name]) => name !== "object" && (name !== "compare" || open.recordings.length > 1)).map(([name, [words]]) => tab(name, words, {}))
       : []),
     ...open.simulations.map((_, at) => tab("simulation", open.simulations.length > 1 ? `Simulation ${at + 1}` : "Simulation", { simulation: String(at) })),
-    ...open.logs.map((_, at) => tab("live", open.logs.length > 1 ? `Daemon ${at + 1}` : "Daemon", { log: String(at) })),
+    ...open.logs.map((_, at) => tab("live", open.logs.length > 1 ? `Online ${at + 1}` : "Online", { log: String(at) })),
+    h("button", { id: "keys", title: "all keys and mouse actions (?)", onclick: toggle }, "?"),
     theme,
   );
 }
 
-const dark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 
 function dress(theme: string): void {
   if (theme === "") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
+  repaint();
+}
+
+/** Paints all pictures anew, in the colours of the paper of the moment. */
+function repaint(): void {
+  paintOn(isDark() ? "dark" : "light");
   redrawAll();
 }
 
@@ -77,33 +90,45 @@ function tell(open: Open, at: number, progress: Progress): void {
   for (const missing of [...open.missing, ...progress.missing]) line(missing, true);
   if (recording.counts.lost > 0) line(`${exact(recording.counts.lost)} samples were lost.`, true);
   for (const note of recording.notes) line(note);
-  const summary = `${recording.command.join(" ") || "a program"}: ${time(recording.duration_ns)} at ${recording.rate_hz > 0 ? `${recording.rate_hz.toFixed(0)} Hz` : "every miss"}, source ${recording.source}, ${count(recording.accesses)} accesses, ${recording.threads.length} threads, on ${recording.machine.name}`;
+  const summary = `${recording.command.join(" ") || "a program"}: ${time(recording.duration_ns)} at ${recording.rate_hz > 0 ? `${recording.rate_hz.toFixed(0)} Hz` : "every miss"}, source ${recording.source}, ${several(recording.accesses, "access")}, ${several(recording.threads.length, "thread")}, on ${recording.machine.name}`;
   status.replaceChildren(h("details", { open: said.some((child) => child instanceof Element && (child.className === "problem" || child.querySelector("progress") !== null)) }, h("summary", {}, summary), ...said));
 }
 
 let drawn = "";
+let drawing = 0;
 
 async function draw(open: Open): Promise<void> {
   const state = read();
+  const asked = ++drawing;
   navigation(open);
   if (state.theme) dress(state.theme);
   const name = shown(open, state);
   if (name === "simulation") {
     const at = number(state, "simulation") ?? 0;
     status.replaceChildren();
+    over.replaceChildren();
     main.replaceChildren(simulationView(at, open.simulations[at] ?? ""));
   } else if (name === "live") {
     const at = number(state, "log") ?? 0;
     status.replaceChildren();
+    over.replaceChildren();
     main.replaceChildren(liveView(at, open.logs[at] ?? ""));
   } else {
     const at = Math.min(number(state, "recording") ?? 0, open.recordings.length - 1);
     const progress = await api.progress(at);
     tell(open, at, progress);
-    const report = await api.report(at, progress.share);
-    const context: Context = { open, number: at, recording: open.recordings[at], report, progress, state: read() };
-    const [, view] = VIEWS[name] ?? VIEWS.objects;
+    const recording = open.recordings[at];
+    const selection = selectionOf(recording, number(state, "since"), number(state, "until"));
+    const report = await api.report(at, progress.share, selection);
+    if (asked !== drawing) return;
+    const context: Context = { open, number: at, recording, report, progress, state: read(), selection, range: selection ?? [0, recording.duration_ns] };
+    const [, view] = VIEWS[name] ?? VIEWS.summary;
+    // Whoever works with the keys stays at the picture.
+    const held = document.activeElement instanceof HTMLCanvasElement ? document.activeElement.getAttribute("aria-label") : null;
+    over.replaceChildren(strip(at, recording, state.strip, selection).element, report.share < 1 && selection !== null ? h("p", { className: "note" }, `Tables are of a sample of ${percent(report.share)} of the accesses in the selected time.`) : "");
     main.replaceChildren(view(context));
+    if (held !== null) [...document.querySelectorAll("canvas")].find((canvas) => canvas.getAttribute("aria-label") === held)?.focus();
+    searchIfAsked();
     drawn = `${at} ${progress.share} ${progress.picture_share}`;
     if (progress.share < 1 || progress.picture_share < 1) setTimeout(() => void watch(open, at), 700);
   }
@@ -125,17 +150,19 @@ async function watch(open: Open, at: number): Promise<void> {
 
 function fail(error: unknown): void {
   main.replaceChildren(h("p", { className: "problem", role: "alert" }, error instanceof Error ? error.message : String(error)));
-  main.dataset.view = read().view ?? "objects";
+  main.dataset.view = read().view ?? "summary";
 }
 
 async function start(): Promise<void> {
-  document.body.append(h("a", { href: "#main", className: "skip", onclick: (event: Event) => { event.preventDefault(); main.focus(); } }, "to the content"), nav, status, main);
+  document.body.append(h("a", { href: "#main", className: "skip", onclick: (event: Event) => { event.preventDefault(); main.focus(); } }, "to the content"), nav, status, hint, over, main);
+  listen();
+  repaint();
   const open = await api.open();
   if (standalone) document.body.classList.add("standalone");
   const names = [...open.recordings.map((recording) => recording.folder), ...open.simulations, ...open.logs];
   document.title = `${names.join(", ")} – nearpage`;
   window.addEventListener("hashchange", () => draw(open).catch(fail));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { repaint(); draw(open).catch(fail); });
   // Paper is light.
   let worn: string | undefined;
   window.addEventListener("beforeprint", () => { worn = document.documentElement.dataset.theme; dress("light"); });

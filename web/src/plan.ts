@@ -1,17 +1,18 @@
 // The plan: each decision with its reason and its predicted gain, and what other placements would do.
 
 import { api, type Outcome, type Plan, type Planned, type PlanTime, standalone } from "./api.ts";
+import { few } from "./colours.ts";
 import type { Context } from "./context.ts";
 import { download, h } from "./dom.ts";
 import { bytes, percent, time } from "./format.ts";
 import { type Content, Plot, toPixels } from "./plot.ts";
-import { note } from "./state.ts";
+import { link, note } from "./state.ts";
 import { table } from "./table.ts";
 
-const BARS: [keyof Planned & ("first_touch" | "interleave" | "planned"), string, string][] = [
-  ["first_touch", "first touch", "#8a8a8a"],
-  ["interleave", "interleaved", "#e69f00"],
-  ["planned", "as planned", "#0072b2"],
+const BARS: [keyof Planned & ("first_touch" | "interleave" | "planned"), string, number][] = [
+  ["first_touch", "first touch", 7],
+  ["interleave", "interleaved", 1],
+  ["planned", "as planned", 0],
 ];
 const SHOWN = 20;
 
@@ -71,7 +72,7 @@ export function planView(context: Context): HTMLElement {
         rows,
         sort: null,
         columns: [
-          { title: "object", value: ({ object }) => object.name },
+          { title: "object", value: ({ object }) => object.name, cell: ({ object }) => h("a", { href: link({ view: "object", object: String(object.object), instance: "", from: "", to: "", t0: "", t1: "" }) }, object.name) },
           { title: "size", value: ({ object }) => object.size_bytes, cell: ({ object }) => bytes(object.size_bytes), number: true },
           { title: "cost", value: ({ object }) => object.cost_share, cell: ({ object }) => percent(object.cost_share), number: true },
           { title: "placement", value: ({ object }) => object.placement, cell: ({ object, number }) => editor(object, number) },
@@ -112,6 +113,7 @@ export function planView(context: Context): HTMLElement {
     {},
     h("h2", {}, "Plan"),
     h("p", {}, "Where each object's pages would live. Type another placement to see what it would do: ", h("code", {}, "block"), ", ", h("code", {}, "block-cyclic:1M"), ", ", h("code", {}, "interleave"), ", ", h("code", {}, "thread:2"), ", ", h("code", {}, "node:1"), ", ", h("code", {}, "first-touch"), "."),
+    context.selection === null ? null : h("p", { className: "note" }, "The plan is of the whole recording, whatever time is selected."),
     problem,
     place,
   );
@@ -139,13 +141,14 @@ function chart(rows: Planned[]): Plot {
         x: { label: "share of accesses to the thread's own node", from: 0, to: 1, unit: "share" },
         y: { label: "", from: 0, to: Math.max(rows.length, 1), unit: "names", names: rows.map((row) => row.name) },
         step: [0.02, 1],
-        legend: BARS.map(([, name, colour]) => [name, colour]),
+        empty: rows.length === 0 ? "No object of this recording costs enough to be placed: record for longer." : undefined,
+        legend: () => BARS.map(([, name, colour]) => [name, few(colour)]),
         draw(g, area) {
           rows.forEach((row, line) => {
             BARS.forEach(([key, , colour], bar) => {
               const [left, top] = toPixels(content, area, [0, line + 0.1 + bar * 0.27]);
               const [right, bottom] = toPixels(content, area, [row[key].local_share, line + 0.1 + (bar + 1) * 0.27]);
-              g.fillStyle = colour;
+              g.fillStyle = few(colour);
               g.fillRect(left, top, Math.max(right - left, 1), bottom - top - 1);
             });
           });

@@ -3,6 +3,7 @@
 
 import { type Child, download, downloadCsv, fileName, h } from "./dom.ts";
 import { bytes, count, exact, time, timeAt } from "./format.ts";
+import { continues } from "./state.ts";
 
 export interface Axis {
   label: string;
@@ -11,6 +12,8 @@ export interface Axis {
   unit: "bytes" | "time" | "count" | "names" | "share" | "pages";
   /** With unit `names`: one for each whole number. */
   names?: string[];
+  /** In place of round values. */
+  ticks?: [number, string][];
 }
 
 export interface Area { x: number; y: number; width: number; height: number }
@@ -23,10 +26,15 @@ export interface Content {
   /** What is at a point of the axes. */
   at(x: number, y: number): string[] | Promise<string[]>;
   csv(): (string | number | null)[][] | Promise<(string | number | null)[][]>;
-  legend: [string, string][];
+  /** Names and colours, of the paper of the moment. */
+  legend(): [string, string][];
   note?: string;
+  /** Why there is nothing to see: a sentence in place of axes. */
+  empty?: string | undefined;
   /** A map: no axes. */
   plain?: boolean;
+  /** The range of the horizontal axis that is chosen. */
+  selected?: [number, number] | null;
   /** Size of one bin, for the keyboard. */
   step?: [number, number];
   /** Goes to what is at a point. */
@@ -41,15 +49,24 @@ export interface Options {
   load(width: number, height: number): Promise<Content> | Content;
   /** New ranges, or null for all; absent: no zoom. */
   zoom?(x: [number, number] | null, y: [number, number] | null): void;
+  /** Chooses a range of the horizontal axis, or with null none, and the axes stay. */
+  select?(x: [number, number] | null): void;
+  /** Room for the horizontal axis. */
+  bottom?: number;
+  /** Class of the element; `plot` unless given. */
+  className?: string;
   controls?: Child;
 }
+
+/** Height of a picture that has a sentence instead. */
+const EMPTY_HEIGHT = 80;
 
 /** By their elements, which alone keep them. */
 const plots = new WeakMap<Element, Plot>();
 
 /** Draws all of them again, after the colours of the page have changed. */
 export function redrawAll(): void {
-  for (const element of document.querySelectorAll("figure.plot")) plots.get(element)?.draw();
+  for (const element of document.querySelectorAll("figure")) plots.get(element)?.draw();
 }
 
 export class Plot {
@@ -67,11 +84,13 @@ export class Plot {
 
   constructor(private options: Options) {
     const { canvas } = this;
-    const keys = options.zoom ? "Arrows move, + and − zoom, Shift with arrows pans, 0 shows all." : "Arrows move.";
+    const keys = options.zoom
+      ? "Arrows move, + and − zoom, Shift with arrows pans, 0 shows all."
+      : options.select ? "Arrows move, [ and ] set begin and end of the selection, 0 selects all." : "Arrows move.";
     canvas.setAttribute("aria-label", `${options.title}. ${keys}`);
     this.element = h(
       "figure",
-      { className: "plot" },
+      { className: options.className ?? "plot" },
       h(
         "figcaption",
         {},
@@ -79,6 +98,7 @@ export class Plot {
         options.controls ?? null,
         h("span", { className: "tools" },
           options.zoom ? h("button", { onclick: () => options.zoom?.(null, null), title: "show all (0)" }, "All") : null,
+          options.select ? h("button", { onclick: () => options.select?.(null), title: "select all of the time (0)", className: "unselect" }, "All") : null,
           h("button", { onclick: () => this.png(), className: "png" }, "PNG"),
           h("button", { onclick: () => this.csv(), className: "csv" }, "CSV"),
         ),
@@ -110,13 +130,6 @@ export class Plot {
       if (asked !== this.asked) return;
       this.content = content;
       this.note.textContent = content.note ?? "";
-      this.legend.replaceChildren(
-        ...content.legend.map(([name, colour]) => {
-          const swatch = h("i");
-          swatch.style.background = colour;
-          return h("span", {}, swatch, name);
-        }),
-      );
       this.draw();
     } catch (error) {
       if (asked !== this.asked) return;
@@ -131,17 +144,28 @@ export class Plot {
 
   private area(): Area {
     const left = this.options.left ?? 76;
-    return { x: left, y: 8, width: this.width - left - 12, height: this.options.height - 8 - 40 };
+    return { x: left, y: 8, width: this.width - left - 12, height: this.options.height - 8 - (this.options.bottom ?? 40) };
   }
 
   draw(): void {
     const scale = window.devicePixelRatio || 1;
     const { canvas } = this;
+    const { content } = this;
+    const isEmpty = content?.empty !== undefined;
+    const height = isEmpty ? Math.min(this.options.height, EMPTY_HEIGHT) : this.options.height;
+    this.element.classList.toggle("empty", isEmpty);
     canvas.width = this.width * scale;
-    canvas.height = this.options.height * scale;
-    canvas.style.height = `${this.options.height}px`;
+    canvas.height = height * scale;
+    canvas.style.height = `${height}px`;
     const g = canvas.getContext("2d");
-    if (g === null || this.content === null) return;
+    if (g === null || content === null) return;
+    this.legend.replaceChildren(
+      ...(content.empty === undefined ? content.legend() : []).map(([name, colour]) => {
+        const swatch = h("i");
+        swatch.style.background = colour;
+        return h("span", {}, swatch, name);
+      }),
+    );
     g.scale(scale, scale);
     this.paint(g);
     this.paintCursor(g);
@@ -151,8 +175,18 @@ export class Plot {
     const { content } = this;
     if (content === null) return;
     const area = this.area();
-    g.fillStyle = ink("--paper");
+    g.fillStyle = ink(content.empty === undefined ? "--paper" : "--soft");
     g.fillRect(0, 0, this.width, this.options.height);
+    if (content.empty !== undefined) {
+      g.fillStyle = ink("--faint");
+      g.font = "14px system-ui, sans-serif";
+      g.textAlign = "center";
+      g.textBaseline = "middle";
+      const lines = wrapped(g, content.empty, this.width - 40);
+      const middle = Math.min(this.options.height, EMPTY_HEIGHT) / 2;
+      lines.forEach((line, number) => g.fillText(line, this.width / 2, middle + (number - (lines.length - 1) / 2) * 20));
+      return;
+    }
     g.save();
     g.beginPath();
     g.rect(area.x, area.y, area.width, area.height);
@@ -164,7 +198,7 @@ export class Plot {
 
   private paintCursor(g: CanvasRenderingContext2D): void {
     const { content, cursor, drag } = this;
-    if (content === null) return;
+    if (content === null || content.empty !== undefined) return;
     const area = this.area();
     if (cursor !== null && document.activeElement === this.canvas) {
       const [x, y] = toPixels(content, area, cursor);
@@ -176,10 +210,10 @@ export class Plot {
     }
     if (drag !== null && !drag.pan) {
       g.fillStyle = "rgb(86 180 233 / 25%)";
-      g.strokeStyle = "#0072b2";
-      const size: [number, number] = [drag.to[0] - drag.x, drag.to[1] - drag.y];
-      g.fillRect(drag.x, drag.y, ...size);
-      g.strokeRect(drag.x, drag.y, ...size);
+      g.strokeStyle = ink("--link");
+      const [top, height] = this.options.select ? [area.y, area.height] : [drag.y, drag.to[1] - drag.y];
+      g.fillRect(drag.x, top, drag.to[0] - drag.x, height);
+      g.strokeRect(drag.x, top, drag.to[0] - drag.x, height);
     }
   }
 
@@ -187,7 +221,7 @@ export class Plot {
     const { canvas } = this;
     const position = (event: PointerEvent | WheelEvent | MouseEvent): [number, number] => [event.offsetX, event.offsetY];
     canvas.onpointerdown = (event) => {
-      if (event.button !== 0 || this.content === null) return;
+      if (event.button !== 0 || this.content === null || this.content.empty !== undefined) return;
       canvas.focus();
       const [x, y] = position(event);
       this.drag = { x, y, pan: event.shiftKey, to: [x, y] };
@@ -196,7 +230,7 @@ export class Plot {
     canvas.onpointermove = (event) => {
       if (this.content === null) return;
       const at = position(event);
-      if (this.drag !== null && this.options.zoom) {
+      if (this.drag !== null && (this.options.zoom || this.options.select)) {
         this.drag.to = at;
         this.draw();
       } else this.look(fromPixels(this.content, this.area(), at));
@@ -208,6 +242,11 @@ export class Plot {
       const area = this.area();
       const at = position(event);
       const moved = [Math.abs(at[0] - drag.x), Math.abs(at[1] - drag.y)];
+      if (this.options.select && moved[0] >= 4) {
+        const [from, to] = [drag.x, at[0]].map((x) => fromPixels(content, area, [x, area.y])[0]);
+        this.options.select([Math.min(from, to), Math.max(from, to)]);
+        return;
+      }
       if (Math.max(...moved) < 4 || !this.options.zoom) {
         content.open?.(...fromPixels(content, area, at));
         return;
@@ -221,10 +260,11 @@ export class Plot {
         this.options.zoom(range(from[0], to[0], content.x, moved[0]), range(from[1], to[1], content.y, moved[1]));
       }
     };
-    canvas.ondblclick = () => this.options.zoom?.(null, null);
+    canvas.ondblclick = () => (this.options.select ? this.options.select(null) : this.options.zoom?.(null, null));
     canvas.onwheel = (event) => {
       if (!this.options.zoom || this.content === null || !(event.ctrlKey || document.activeElement === canvas)) return;
       event.preventDefault();
+      continues();
       this.zoomAt(fromPixels(this.content, this.area(), position(event)), event.deltaY > 0 ? 1.3 : 1 / 1.3);
     };
     canvas.onkeydown = (event) => this.key(event);
@@ -247,9 +287,20 @@ export class Plot {
     } else if ((event.key === "+" || event.key === "=") && options.zoom) this.zoomAt(cursor, 1 / 2);
     else if (event.key === "-" && options.zoom) this.zoomAt(cursor, 2);
     else if ((event.key === "0" || event.key === "Home") && options.zoom) options.zoom(null, null);
+    else if ((event.key === "[" || event.key === "]") && options.select) this.mark(event.key === "[", cursor[0]);
+    else if ((event.key === "0" || event.key === "Escape") && options.select) options.select(null);
     else if (event.key === "Enter") content.open?.(...cursor);
     else return;
     event.preventDefault();
+  }
+
+  /** Sets one end of the selection, and leaves the other where it makes one. */
+  private mark(begins: boolean, at: number): void {
+    const { content, options } = this;
+    if (content === null) return;
+    const [from, to] = content.selected ?? [content.x.from, content.x.to];
+    if (begins) options.select?.([at, to > at ? to : content.x.to]);
+    else options.select?.([from < at ? from : content.x.from, at]);
   }
 
   private zoomAt(at: [number, number], factor: number): void {
@@ -273,6 +324,7 @@ export class Plot {
     const { content } = this;
     if (content === null) return;
     this.cursor = at;
+    if (content.empty !== undefined) return;
     const inside = at[0] >= content.x.from && at[0] < content.x.to && at[1] >= content.y.from && at[1] < content.y.to;
     window.clearTimeout(this.waiting);
     if (!inside) return;
@@ -290,7 +342,8 @@ export class Plot {
     const { content } = this;
     if (content === null) return;
     const scale = 2;
-    const legendRows = Math.ceil(content.legend.length / 6);
+    const legend = content.legend();
+    const legendRows = Math.ceil(legend.length / 6);
     const canvas = h("canvas", { width: this.width * scale, height: (this.options.height + 30 + 18 * legendRows) * scale });
     const g = canvas.getContext("2d");
     if (g === null) return;
@@ -303,7 +356,7 @@ export class Plot {
     g.translate(0, 28);
     this.paint(g);
     g.font = "12px system-ui, sans-serif";
-    content.legend.forEach(([name, colour], number) => {
+    legend.forEach(([name, colour], number) => {
       const x = 8 + ((number % 6) * (this.width - 16)) / 6;
       const y = this.options.height + 2 + 18 * Math.floor(number / 6);
       g.fillStyle = colour;
@@ -353,6 +406,7 @@ function ticks(axis: Axis, most: number): { values: number[]; step: number } {
 }
 
 function label(axis: Axis, value: number, step: number): string {
+  if (axis.ticks) return axis.ticks.find(([at]) => at === value)?.[1] ?? "";
   switch (axis.unit) {
     case "bytes":
       return step < 1024 && value >= 1024 ? `${exact(value)} B` : bytes(value);
@@ -365,7 +419,7 @@ function label(axis: Axis, value: number, step: number): string {
     case "pages":
       return exact(value);
     case "count":
-      return count(value);
+      return step < 1 ? exact(value) : count(value);
   }
 }
 
@@ -378,12 +432,16 @@ function axes(g: CanvasRenderingContext2D, area: Area, content: Content): void {
   g.font = "12px system-ui, sans-serif";
   g.textBaseline = "middle";
   g.textAlign = "right";
-  const rows = ticks(y, area.height / (y.unit === "names" ? 15 : 26));
+  const own = (axis: Axis) => axis.ticks && { values: axis.ticks.map(([value]) => value), step: 1 };
+  const rows = own(y) ?? ticks(y, area.height / (y.unit === "names" ? 15 : 26));
+  let last = -Infinity;
   for (const value of rows.values) {
     const at = y.unit === "names" ? value + 0.5 : value;
     const py = toPixels(content, area, [x.from, at])[1];
-    if (py < area.y - 1 || py > area.y + area.height + 1) continue;
-    g.fillText(fitted(g, label(y, value, rows.step), area.x - 26), area.x - 6, Math.min(Math.max(py, area.y + 6), area.y + area.height - 6));
+    const written = Math.min(Math.max(py, area.y + 6), area.y + area.height - 6);
+    if (py < area.y - 1 || py > area.y + area.height + 1 || (y.ticks && Math.abs(written - last) < 14)) continue;
+    last = written;
+    g.fillText(fitted(g, label(y, value, rows.step), area.x - 26), area.x - 6, written);
     g.beginPath();
     g.moveTo(area.x - 4, py);
     g.lineTo(area.x, py);
@@ -391,12 +449,14 @@ function axes(g: CanvasRenderingContext2D, area: Area, content: Content): void {
   }
   g.textAlign = "center";
   g.textBaseline = "top";
-  const columns = ticks(x, area.width / (x.unit === "names" ? 70 : 100));
+  let free = -Infinity;
+  const columns = own(x) ?? ticks(x, area.width / (x.unit === "names" ? 70 : 100));
   for (const value of columns.values) {
     const at = x.unit === "names" ? value + 0.5 : value;
     const px = toPixels(content, area, [at, y.from])[0];
-    if (px < area.x - 1 || px > area.x + area.width + 1) continue;
-    g.fillText(fitted(g, label(x, value, columns.step), 96), Math.min(px, area.x + area.width - 18), area.y + area.height + 5);
+    if (px < area.x - 1 || px > area.x + area.width + 1 || (x.ticks && px < free)) continue;
+    free = px + 120;
+    g.fillText(fitted(g, label(x, value, columns.step), x.ticks ? 112 : 96), Math.min(px, area.x + area.width - (x.ticks ? 44 : 18)), area.y + area.height + 5);
     g.beginPath();
     g.moveTo(px, area.y + area.height);
     g.lineTo(px, area.y + area.height + 4);
@@ -409,6 +469,17 @@ function axes(g: CanvasRenderingContext2D, area: Area, content: Content): void {
   g.rotate(-Math.PI / 2);
   g.fillText(y.label, 0, 0);
   g.restore();
+}
+
+/** A text in lines of some width. */
+function wrapped(g: CanvasRenderingContext2D, text: string, width: number): string[] {
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    const longer = `${lines[lines.length - 1]} ${word}`.trim();
+    if (g.measureText(longer).width <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
 }
 
 /** As much of a text as fits, with an ellipsis where something is left out. */

@@ -1,7 +1,7 @@
 // Results of simulations: what each policy's time went to, as in Verghese's Figure 6.1.
 
 import { api, type Result, type Simulation } from "./api.ts";
-import { among, PARTS } from "./colours.ts";
+import { among, few, PARTS } from "./colours.ts";
 import { coursePlot } from "./course.ts";
 import { h } from "./dom.ts";
 import { count, exact, percent, time } from "./format.ts";
@@ -80,7 +80,7 @@ function bars(results: Result[]): Plot {
         x: { label: "time of all threads together", from: 0, to: most * 1.05, unit: "time" },
         y: { label: "", from: 0, to: results.length, unit: "names", names: results.map((result) => result.policy) },
         step: [most / 50, 1],
-        legend: PARTS.map(([, name, colour]) => [name, colour]),
+        legend: () => PARTS.map(([, name, colour]) => [name, few(colour)]),
         draw(g, area) {
           results.forEach((result, line) => {
             let sum = 0;
@@ -88,7 +88,7 @@ function bars(results: Result[]): Plot {
               const value = figure(result, key) ?? 0;
               const [left, top] = toPixels(content, area, [sum, line + 0.15]);
               const [right, bottom] = toPixels(content, area, [(sum += value), line + 0.85]);
-              g.fillStyle = colour;
+              g.fillStyle = few(colour);
               g.fillRect(left, top, right - left, bottom - top);
             }
           });
@@ -117,7 +117,7 @@ function controllers(results: Result[], load: (result: Result) => number[]): Plo
         x: { label: "share of the policy's requests", from: 0, to: Math.max(most * 1.1, 1 / nodes), unit: "share" },
         y: { label: "", from: 0, to: results.length, unit: "names", names: results.map((result) => result.policy) },
         step: [most / 50 || 0.01, 1],
-        legend: Array.from({ length: nodes }, (_, node) => [`node ${node}`, among(node, nodes)]),
+        legend: () => Array.from({ length: nodes }, (_, node) => [`node ${node}`, among(node, nodes)]),
         draw(g, area) {
           results.forEach((result, line) => {
             for (let node = 0; node < nodes; node += 1) {

@@ -12,6 +12,13 @@ export interface Column<Row> {
   hint?: string;
 }
 
+/** A share as a bar, beside its number. */
+export function bar(share: number): HTMLElement {
+  const inside = h("i");
+  inside.style.width = `${100 * Math.min(Math.max(share, 0), 1)}%`;
+  return h("span", { className: "bar", "aria-hidden": "true" }, inside);
+}
+
 export interface Table<Row> {
   name: string;
   rows: Row[];

@@ -1,11 +1,12 @@
 // Threads: who shares pages with whom, and where each ran.
 
-import { api } from "./api.ts";
-import { among, ramp } from "./colours.ts";
-import { type Context, cpuNodes, threadName } from "./context.ts";
-import { h } from "./dom.ts";
-import { count, exact, time } from "./format.ts";
+import { api, type LineUser, type SharedLine, type SharedLines } from "./api.ts";
+import { among, over, ramp } from "./colours.ts";
+import { type Context, cpuNodes, objects, threadName } from "./context.ts";
+import { type Child, h } from "./dom.ts";
+import { bytes, count, exact, percent, time } from "./format.ts";
 import { type Content, ink, Plot, toPixels } from "./plot.ts";
+import { link } from "./state.ts";
 import { table } from "./table.ts";
 
 export function threadsView(context: Context): HTMLElement {
@@ -28,12 +29,15 @@ export function threadsView(context: Context): HTMLElement {
     .sort((a, b) => a.node - b.node || a.thread.pid - b.thread.pid || a.thread.order - b.thread.order);
   const names = order.map(({ thread }) => threadName(thread));
   const nodeName = (position: number) => (position < 0 ? "node not known" : `node ${machine.nodes[position].id}`);
-  const found = api.threads(context.number);
+  const remote = (number: number) => (report[number].node_known > 0 ? report[number].remote / report[number].node_known : null);
+  const found = api.threads(context.number, context.selection);
   const height = Math.min(560, 80 + 16 * Math.max(order.length, 6));
 
+  // Square cells.
+  const side = Math.min(Math.max(40 * order.length, 288), 560);
   const shared = new Plot({
     title: "Pages that threads share",
-    height,
+    height: side + 48,
     left: 120,
     async load() {
       const { shared } = await found;
@@ -44,8 +48,9 @@ export function threadsView(context: Context): HTMLElement {
         x: { label: "", from: 0, to: Math.max(order.length, 1), unit: "names", names },
         y: { label: "", from: 0, to: Math.max(order.length, 1), unit: "names", names },
         step: [1, 1],
-        legend: [["none", ink("--paper")], ["few in common", ramp(0)], ["more", ramp(0.5)], [`most (${count(most)})`, ramp(1)]],
-        note: "Accesses in common: over all pages, the smaller of both threads' numbers. Lines stand between nodes.",
+        empty: order.length < 2 ? `${order.length === 0 ? "No thread" : "One thread"} accessed memory${context.selection === null ? "" : " in the selected time"}: none shares pages with another.` : most === 0 ? "No page of an object was accessed by two threads." : undefined,
+        legend: () => [["none", ink("--paper")], ["few in common", ramp(0)], ["more", ramp(0.5)], [`most (${count(most)})`, ramp(1)]],
+        note: "Accesses in common: over all pages, the smaller of both threads' numbers, coloured by its logarithm. Lines stand between nodes.",
         draw(g, area) {
           for (let y = 0; y < order.length; y += 1) {
             for (let x = 0; x < order.length; x += 1) {
@@ -53,8 +58,15 @@ export function threadsView(context: Context): HTMLElement {
               if (x === y || value === 0) continue;
               const [left, top] = toPixels(content, area, [x, y]);
               const [right, bottom] = toPixels(content, area, [x + 1, y + 1]);
-              g.fillStyle = ramp(Math.log1p(value) / Math.log1p(most));
+              const colour = ramp(Math.log1p(value) / Math.log1p(most));
+              g.fillStyle = colour;
               g.fillRect(left, top, right - left + 0.5, bottom - top + 0.5);
+              if (right - left < 36) continue;
+              g.fillStyle = over(colour);
+              g.font = "12px system-ui, sans-serif";
+              g.textAlign = "center";
+              g.textBaseline = "middle";
+              g.fillText(count(value), (left + right) / 2, (top + bottom) / 2);
             }
           }
           g.strokeStyle = ink("--ink");
@@ -78,21 +90,25 @@ export function threadsView(context: Context): HTMLElement {
     },
   });
 
+  shared.element.style.maxWidth = `${side + 132}px`;
+
   const ran = new Plot({
     title: "Where threads ran",
     height,
     left: 120,
     async load() {
       const { timeline } = await found;
-      const part = recording.duration_ns / timeline.parts;
+      const part = timeline.part_ns;
+      const begin = timeline.from_ns;
       const single = machine.nodes.length === 1;
       const cpus = [...new Set(order.flatMap(({ number }) => timeline.cpus[number] ?? []))].filter((cpu) => cpu >= 0).sort((a, b) => a - b);
       const colour = (cpu: number) => (single ? among(cpus.indexOf(cpu), cpus.length) : among(nodes.get(cpu) ?? 0, machine.nodes.length));
       const content: Content = {
-        x: { label: "time since the recording began", from: 0, to: recording.duration_ns, unit: "time" },
+        x: { label: "time since the recording began", from: context.range[0], to: context.range[1], unit: "time" },
         y: { label: "", from: 0, to: Math.max(order.length, 1), unit: "names", names },
         step: [part, 1],
-        legend: single
+        empty: order.length === 0 ? "No thread accessed memory: record for longer, or select a longer time." : undefined,
+        legend: () => single
           ? cpus.slice(0, 24).map((cpu): [string, string] => [`CPU ${cpu}`, colour(cpu)])
           : machine.nodes.map((node, position): [string, string] => [`node ${node.id}`, among(position, machine.nodes.length)]),
         note: `Each part of ${time(part)} has the colour of where most of its accesses were made; parts without an access are empty.`,
@@ -100,8 +116,8 @@ export function threadsView(context: Context): HTMLElement {
           order.forEach(({ number }, line) => {
             (timeline.cpus[number] ?? []).forEach((cpu, position) => {
               if (cpu < 0) return;
-              const [left, top] = toPixels(content, area, [position * part, line]);
-              const [right, bottom] = toPixels(content, area, [(position + 1) * part, line + 1]);
+              const [left, top] = toPixels(content, area, [begin + position * part, line]);
+              const [right, bottom] = toPixels(content, area, [begin + (position + 1) * part, line + 1]);
               g.fillStyle = colour(cpu);
               // Whole pixels: neighbours show no seam.
               g.fillRect(Math.floor(left), top + 1, Math.ceil(right) - Math.floor(left), bottom - top - 2);
@@ -109,12 +125,12 @@ export function threadsView(context: Context): HTMLElement {
           });
         },
         at(x, y) {
-          const position = Math.floor(x / part);
+          const position = Math.floor((x - begin) / part);
           const cpu = timeline.cpus[order[Math.floor(y)].number]?.[position] ?? -1;
-          return [names[Math.floor(y)], `${time(position * part)} to ${time((position + 1) * part)}`, cpu < 0 ? "no access" : `mostly CPU ${cpu}, ${nodeName(nodes.get(cpu) ?? -1)}`];
+          return [names[Math.floor(y)], `${time(begin + position * part)} to ${time(begin + (position + 1) * part)}`, cpu < 0 ? "no access" : `mostly CPU ${cpu}, ${nodeName(nodes.get(cpu) ?? -1)}`];
         },
         csv: () => [["thread", "from_ns", "cpu", "node"], ...order.flatMap(({ number }, line) =>
-          (timeline.cpus[number] ?? []).map((cpu, position): [string, number, number, string] => [names[line], position * part, cpu, cpu < 0 ? "" : nodeName(nodes.get(cpu) ?? -1)]).filter(([, , cpu]) => cpu >= 0))],
+          (timeline.cpus[number] ?? []).map((cpu, position): [string, number, number, string] => [names[line], begin + position * part, cpu, cpu < 0 ? "" : nodeName(nodes.get(cpu) ?? -1)]).filter(([, , cpu]) => cpu >= 0))],
       };
       return content;
     },
@@ -126,6 +142,8 @@ export function threadsView(context: Context): HTMLElement {
     order.length < recording.threads.length ? h("p", { className: "note" }, `${recording.threads.length - order.length} threads without an access are left out.`) : null,
     shared.element,
     ran.element,
+    sharedLines(context),
+    h("h3", {}, "Threads one by one"),
     table({
       name: "threads",
       rows: order,
@@ -137,9 +155,52 @@ export function threadsView(context: Context): HTMLElement {
         { title: "starts at", value: ({ thread }) => thread.start },
         { title: "mostly on", value: ({ node }) => nodeName(node) },
         { title: "accesses", value: ({ number }) => report[number].accesses, cell: ({ number }) => count(report[number].accesses), number: true },
+        { title: "time lost", value: ({ number }) => report[number].cost_ns, cell: ({ number }) => time(report[number].cost_ns), number: true },
+        { title: "remote", value: ({ number }) => remote(number) ?? -1, cell: ({ number }) => { const share = remote(number); return share === null ? "?" : percent(share); }, number: true, hint: "share of its accesses to another node's memory; ? where pages' nodes were not recorded" },
+        { title: "lost to remote", value: ({ number }) => report[number].remote_cost_ns, cell: ({ number }) => (remote(number) === null ? "?" : time(report[number].remote_cost_ns)), number: true },
         { title: "CPUs", value: ({ number }) => Object.keys(report[number].cpus).length, number: true },
       ],
     }),
   );
 }
 
+
+/** Lines that several threads write: who writes takes the line from all others. */
+function sharedLines(context: Context): HTMLElement {
+  const { recording } = context;
+  const place = h("div", {}, "…");
+  const known = objects(context).flatMap(({ row, shown, number }) => shown.instances.map((instance) => ({ row, number, instance })))
+    // An object within another comes first.
+    .sort((a, b) => a.instance.bytes - b.instance.bytes);
+  const at = (line: SharedLine) => known.find(({ instance }) => line.place !== null && instance.place <= line.place + 63 && line.place < instance.place + instance.bytes);
+  const user = ({ thread, loads, stores, offsets }: LineUser) =>
+    `${threadName(recording.threads[thread])}: ${count(stores)} store${stores === 1 ? "" : "s"}, ${count(loads)} load${loads === 1 ? "" : "s"} at byte${offsets.length === 1 ? "" : "s"} ${offsets.slice(0, 8).join(", ")}${offsets.length > 8 ? ", …" : ""}`;
+  const show = (found: SharedLines): Child => [
+    h("p", { className: "note" },
+      found.count === 0
+        ? "No line of 64 bytes was seen to be written by two threads."
+        : `${exact(found.count)} line${found.count === 1 ? "" : "s"} of 64 bytes ${found.count === 1 ? "was" : "were"} written by several threads; accesses to ${found.count === 1 ? "it" : "them"} lost ${time(found.cost_ns)}. Where no byte that one thread writes is used by another, the sharing is false: padding would end it. Bytes are where accesses begin, of those that were recorded.`,
+      found.left_out > 0 ? ` ${count(found.left_out)} accesses to further lines were left out.` : "",
+      found.share < 1 ? ` From a sample of ${percent(found.share)} of the accesses.` : ""),
+    found.count === 0 ? null : table({
+      name: "lines that several threads write",
+      rows: found.lines,
+      sort: null,
+      most: 20,
+      columns: [
+        { title: "line", value: ({ address }) => address },
+        { title: "object", value: (line) => at(line)?.row.name ?? "", cell: (line) => {
+          const mark = at(line);
+          if (mark === undefined) return "no object known one by one";
+          return mark.number === null ? mark.row.name : h("a", { href: link({ view: "object", object: String(mark.number), instance: "", from: "", to: "", t0: "", t1: "" }) }, mark.row.name);
+        } },
+        { title: "offset", value: (line) => { const mark = at(line); return mark === undefined ? -1 : (line.place ?? 0) - mark.instance.place; }, cell: (line) => { const mark = at(line); return mark === undefined ? "" : bytes(Math.max((line.place ?? 0) - mark.instance.place, 0)); }, number: true },
+        { title: "time lost", value: ({ cost_ns }) => cost_ns, cell: ({ cost_ns }) => time(cost_ns), number: true },
+        { title: "sharing", value: ({ is_apart }) => (is_apart ? "false" : "true"), hint: "false: no byte that a thread writes is used by another" },
+        { title: "who", value: ({ threads }) => threads.map(user).join("; ") },
+      ],
+    }),
+  ];
+  api.lines(context.number, context.selection).then((found) => place.replaceChildren(...[show(found)].flat().filter((child): child is HTMLElement => child instanceof Node)), (error) => place.replaceChildren(String(error.message)));
+  return h("section", { id: "shared-lines" }, h("h3", {}, "Lines that several threads write"), place);
+}

@@ -72,6 +72,8 @@ pub struct OperationTotals {
     pub node_known: f64,
     /// Time lost, in nanoseconds.
     pub cost_ns: f64,
+    /// Of this, to accesses to a page on another node.
+    pub remote_cost_ns: f64,
 }
 
 /// An instruction and what it cost on an object.

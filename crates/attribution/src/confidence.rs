@@ -18,6 +18,8 @@ pub struct Confidence {
 impl Confidence {
     /// Findings of a smaller share are uncertain: see `benches/results`.
     pub const SURE: f64 = 0.6;
+    /// Samples of an object from which most findings are sure: see `benches/results`.
+    pub const SAMPLES_SURE: f64 = 400.0;
 
     /// Is it certain enough to act on?
     pub fn is_sure(&self) -> bool {
@@ -235,12 +237,10 @@ impl Sampling {
 
 /// The rates that `--rate` takes end here.
 const RATE_MAX_HZ: f64 = 100_000.0;
-/// Samples of an object from which most findings are sure: see `benches/results`.
-const SAMPLES_SURE: f64 = 400.0;
 
 /// As many times the samples are needed, at least twice: what is not sure with many is close to something else.
 fn needed_times(samples: u64) -> f64 {
-    (SAMPLES_SURE / (samples.max(1) as f64)).max(2.0)
+    (Confidence::SAMPLES_SURE / (samples.max(1) as f64)).max(2.0)
 }
 
 /// To two digits, and to no less.

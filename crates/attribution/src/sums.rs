@@ -50,6 +50,7 @@ pub(crate) struct OperationSum {
     pub remote: u64,
     pub node_known: u64,
     pub cost: u64,
+    pub remote_cost: u64,
 }
 
 impl OperationSum {
@@ -59,9 +60,12 @@ impl OperationSum {
         self.cost = self.cost.saturating_add(amount.cost);
         if let Some(remote) = remote {
             self.node_known = self.node_known.saturating_add(amount.weight);
-            self.remote = self
-                .remote
-                .saturating_add(if remote { amount.weight } else { 0 });
+            let (weight, cost) = match remote {
+                true => (amount.weight, amount.cost),
+                false => (0, 0),
+            };
+            self.remote = self.remote.saturating_add(weight);
+            self.remote_cost = self.remote_cost.saturating_add(cost);
         }
     }
 
@@ -70,6 +74,7 @@ impl OperationSum {
         self.remote = self.remote.saturating_add(other.remote);
         self.node_known = self.node_known.saturating_add(other.node_known);
         self.cost = self.cost.saturating_add(other.cost);
+        self.remote_cost = self.remote_cost.saturating_add(other.remote_cost);
     }
 
     pub fn totals(&self) -> OperationTotals {
@@ -78,6 +83,7 @@ impl OperationSum {
             remote: accesses(self.remote),
             node_known: accesses(self.node_known),
             cost_ns: nanoseconds(self.cost),
+            remote_cost_ns: nanoseconds(self.remote_cost),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The report as JSON: every object, thread and hot instruction.
 
 mod pages;
+mod rounded;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::pages::{PageForm, add_use, pages};
+use self::rounded::{rounded, whole_parts};
 use crate::{By, Content, Locate, name::hot_frame, trace::TraceForm};
 
 /// What `report --json` prints: every object, thread and hot instruction.
@@ -124,8 +126,12 @@ struct Operations {
     count: u64,
     /// Of these, to another node's memory.
     remote: u64,
+    /// Accesses to pages whose node is known: what `remote` is a part of.
+    node_known: u64,
     /// Time lost to them.
     cost_ns: f64,
+    /// Of this, to accesses to another node's memory, as far as nodes are known.
+    remote_cost_ns: f64,
 }
 
 /// What a thread did to an object.
@@ -219,6 +225,14 @@ struct Thread<'a> {
     name: &'a str,
     /// Its accesses.
     accesses: u64,
+    /// Of these, to another node's memory.
+    remote: u64,
+    /// Accesses to pages whose node is known: what `remote` is a part of.
+    node_known: u64,
+    /// Time lost to its accesses.
+    cost_ns: f64,
+    /// Of this, to accesses to another node's memory, as far as nodes are known.
+    remote_cost_ns: f64,
     /// Accesses by CPU number.
     cpus: BTreeMap<u32, u64>,
 }
@@ -298,10 +312,16 @@ fn threads<'a>(attribution: &Attribution, tables: &'a Tables) -> Vec<Thread<'a>>
     let thread = |(totals, thread): (&ThreadTotals, &'a nearpage_recording::Thread)| {
         let parts: Vec<f64> = totals.cpus.iter().map(|&(_, count)| count).collect();
         let cpus = totals.cpus.iter().map(|&(cpu, _)| cpu.0);
+        let accesses = parts.iter().sum::<f64>().round() as u64;
+        let known = totals.loads.node_known + totals.stores.node_known;
         Thread {
             tid: thread.tid,
             name: &thread.name,
-            accesses: parts.iter().sum::<f64>().round() as u64,
+            accesses,
+            remote: ((totals.loads.remote + totals.stores.remote).round() as u64).min(accesses),
+            node_known: (known.round() as u64).min(accesses),
+            cost_ns: totals.loads.cost_ns + totals.stores.cost_ns,
+            remote_cost_ns: totals.loads.remote_cost_ns + totals.stores.remote_cost_ns,
             cpus: cpus.zip(rounded(&parts)).collect(),
         }
     };
@@ -320,7 +340,9 @@ fn object<'a>(
     let operations = |count: u64, totals: &OperationTotals| Operations {
         count,
         remote: (totals.remote.round() as u64).min(count),
+        node_known: (totals.node_known.round() as u64).min(count),
         cost_ns: totals.cost_ns,
+        remote_cost_ns: totals.remote_cost_ns,
     };
     let (loads, stores) = (
         operations(loads, &group.loads),
@@ -444,39 +466,5 @@ fn pattern(group: &ObjectGroup, confidence: Option<Confidence>) -> PatternForm {
         },
         Pattern::Mixed => form(PatternKind::Mixed),
         Pattern::Unknown => form(PatternKind::Unknown),
-    }
-}
-
-fn whole_parts<const N: usize>(parts: [f64; N]) -> [u64; N] {
-    let rounded = rounded(&parts);
-    std::array::from_fn(|at| rounded[at])
-}
-
-/// Rounds parts so that they add up to the rounded sum: those with the largest remainders go up.
-pub(crate) fn rounded(parts: &[f64]) -> Vec<u64> {
-    let mut whole: Vec<u64> = parts.iter().map(|part| part.floor() as u64).collect();
-    let missing = (parts.iter().sum::<f64>().round() as u64).saturating_sub(whole.iter().sum());
-    let mut order: Vec<usize> = (0..parts.len()).collect();
-    order.sort_by(|&a, &b| {
-        (parts[b].fract())
-            .total_cmp(&parts[a].fract())
-            .then(a.cmp(&b))
-    });
-    for &at in order.iter().take(missing as usize) {
-        whole[at] += 1;
-    }
-    whole
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rounded;
-
-    #[test]
-    fn parts_add_up() {
-        assert_eq!(rounded(&[1.5, 1.5, 1.0]), [2, 1, 1]);
-        assert_eq!(rounded(&[0.4, 0.4, 0.4]), [1, 0, 0]);
-        assert_eq!(rounded(&[2.0, 0.0]), [2, 0]);
-        assert_eq!(rounded(&[]), [] as [u64; 0]);
     }
 }

@@ -94,6 +94,7 @@ fn operations(count: f64, remote: f64, cost_ns: f64) -> OperationTotals {
         remote,
         node_known: count,
         cost_ns,
+        remote_cost_ns: cost_ns * remote / count.max(1.0),
     }
 }
 
@@ -733,8 +734,12 @@ fn json_has_every_key_and_its_counts_add_up() {
         &object["call_site"][1],
         vec!["function", "file", "line", "module", "offset"],
     );
-    expect(&object["loads"], vec!["count", "remote", "cost_ns"]);
-    expect(&object["stores"], vec!["count", "remote", "cost_ns"]);
+    for operations in [&object["loads"], &object["stores"]] {
+        expect(
+            operations,
+            vec!["count", "remote", "node_known", "cost_ns", "remote_cost_ns"],
+        );
+    }
     expect(
         &object["threads"]["103"],
         vec!["loads", "stores", "cost_ns"],
@@ -757,7 +762,16 @@ fn json_has_every_key_and_its_counts_add_up() {
     );
     expect(
         &report["threads"][0],
-        vec!["tid", "name", "accesses", "cpus"],
+        vec![
+            "tid",
+            "name",
+            "accesses",
+            "remote",
+            "node_known",
+            "cost_ns",
+            "remote_cost_ns",
+            "cpus",
+        ],
     );
 
     let number = |value: &serde_json::Value| value.as_u64().expect("a whole number");

@@ -1,6 +1,7 @@
 //! What the page asks for, and the answers: JSON, and pictures as a line of JSON with bytes behind.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use nearpage_http::Answer;
 use nearpage_report::{Content, json};
@@ -10,9 +11,11 @@ use serde_json::{Value, json};
 use crate::Session;
 use crate::objects::{matrix, objects, sharing};
 use crate::opened::{Opened, Stage};
-use crate::picture::{Frame, Histogram, Picture, Value as ValueAt};
+use crate::picture::{Frame, Histogram, OverTime, Picture, Value as ValueAt};
 use crate::plans;
 use crate::point::By;
+use crate::shared_lines::shared_lines;
+use crate::summary::summary;
 
 /// A request, without what only the server needs.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +41,18 @@ impl Question {
             path: path.to_owned(),
             parameters,
             body: None,
+        }
+    }
+
+    /// The part of the time that it is about, in nanoseconds since the recording began; none: all.
+    fn selection(&self) -> Result<Option<(u64, u64)>, Answer> {
+        if !self.parameters.contains_key("since") && !self.parameters.contains_key("until") {
+            return Ok(None);
+        }
+        let (since, until) = (self.number("since")?, self.number("until")?);
+        match since < until {
+            true => Ok(Some((since, until))),
+            false => Err(Answer::error(400, "until: expected a time after since")),
         }
     }
 
@@ -107,14 +122,33 @@ impl Session {
             .recordings
             .get(number)
             .ok_or_else(|| Answer::error(404, format!("no recording {number}")))?;
+        self.find_in(opened, question)
+    }
+
+    /// What is asked of a recording.
+    fn find_in(&self, opened: &Opened, question: &Question) -> Result<Answer, Answer> {
         let stage = opened.stage();
+        // What follows the selected time; pictures are told their time by their frames.
+        let selection = question.selection()?;
+        let selected = || {
+            let found = opened.stage_of(selection);
+            found.map_err(|error| Answer::error(500, error.to_string()))
+        };
         let json = |value: Value| Ok(json_answer(&value));
         match question.path.as_str() {
             "progress" => json(progress(opened, &stage)),
-            "report" => Ok(report(opened, &stage)),
+            "report" => Ok(report(opened, &*selected()?)),
+            "summary" => Ok(json_answer(&summary(
+                opened,
+                &*selected()?,
+                selection.is_some(),
+            ))),
+            "lines" => Ok(json_answer(&shared_lines(opened, selection))),
             "matrix" => {
                 let object = question.number("object")? as usize;
-                let group = stage.attribution.objects.get(object);
+                let stage = selected()?;
+                let position = stage.position(object);
+                let group = position.and_then(|at| stage.attribution.objects.get(at));
                 let group =
                     group.ok_or_else(|| Answer::error(404, format!("no object {object}")))?;
                 let whole =
@@ -131,12 +165,22 @@ impl Session {
             "histogram" => {
                 let found =
                     Histogram::new(opened.sources(&stage), by(question)?, &asked(question)?);
-                let found = found.map_err(|error| Answer::error(500, error.to_string()))?;
-                let mut value = json!(found);
-                value["share"] = json!(stage.store_share);
-                json(value)
+                json(with_share(found, &stage)?)
+            }
+            "over-time" => {
+                let whole = Frame {
+                    place_from: 0,
+                    place_to: opened.space.bytes(),
+                    from_ns: 0,
+                    to_ns: opened.scale.duration_ns(),
+                    columns: question.number("columns")? as usize,
+                    rows: 1,
+                };
+                let found = OverTime::new(opened.sources(&stage), by(question)?, &whole);
+                json(with_share(found, &stage)?)
             }
             "threads" => {
+                let stage = selected()?;
                 let threads = opened.recording.tables.threads.len();
                 json(json!({
                     "shared": sharing(&stage.attribution, threads),
@@ -248,7 +292,10 @@ fn report(opened: &Opened, stage: &Stage) -> Answer {
             .map(|team| json!({ "name": team.name, "pid": team.pid, "threads": team.threads }))
             .collect();
         let teams = Value::from(teams);
-        format!("{{\"report\":{report},\"shown\":{shown},\"teams\":{teams}}}")
+        format!(
+            "{{\"report\":{report},\"shown\":{shown},\"teams\":{teams},\"share\":{}}}",
+            stage.share
+        )
     });
     Answer {
         status: 200,
@@ -266,6 +313,14 @@ fn asked(question: &Question) -> Result<Frame, Answer> {
         columns: question.number("columns").unwrap_or(1) as usize,
         rows: question.number("rows").unwrap_or(1) as usize,
     })
+}
+
+/// What was found in pictures' points, with the share of the accesses that it is from.
+fn with_share(found: io::Result<impl Serialize>, stage: &Stage) -> Result<Value, Answer> {
+    let found = found.map_err(|error| Answer::error(500, error.to_string()))?;
+    let mut value = json!(found);
+    value["share"] = json!(stage.store_share);
+    Ok(value)
 }
 
 fn by(question: &Question) -> Result<By, Answer> {

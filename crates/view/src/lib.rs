@@ -35,9 +35,11 @@ mod plans;
 pub mod point;
 pub mod pyramid;
 mod server;
+mod shared_lines;
 mod space;
 mod standalone;
 pub mod store;
+mod summary;
 mod timeline;
 
 use std::fs;

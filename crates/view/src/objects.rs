@@ -59,6 +59,7 @@ pub(crate) fn objects(opened: &Opened, stage: &Stage) -> Vec<Value> {
         .map(|(number, group)| {
             let most = if number < OBJECTS_WITH_INSTANCES { usize::MAX } else { 1 };
             json!({
+                "number": stage.number(number),
                 "kind": group.kind,
                 "words": pattern_words(&group.pattern, &attribution.teams, threads),
                 "pattern": pattern(attribution, &group.pattern),

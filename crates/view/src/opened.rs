@@ -1,5 +1,7 @@
 //! A recording that is being looked at: at once from a sample of its chunks, a while later from all.
 
+mod selection;
+
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use nearpage_attribution::{AccessChunks, Attribution, Input, Options, ReadError, attribute};
 use nearpage_recording::{AccessBatch, ChunkReader, ColumnSelection, Recording};
 
+use self::selection::{Chosen, Selected};
 use crate::Error;
 use crate::cache::Cache;
 use crate::functions::Functions;
@@ -47,6 +50,8 @@ pub struct Stage {
     pub elsewhere: f64,
     /// What could not be read or kept, in words.
     pub missing: Vec<String>,
+    /// Of a selection of time, each object's number in all of the recording, as far as it is found there.
+    pub(crate) numbers: Option<Vec<Option<usize>>>,
     /// The report as JSON, once it was asked for.
     pub(crate) report: OnceLock<String>,
     /// The plan as it was before anybody changed it, once it was asked for.
@@ -67,6 +72,8 @@ pub struct Opened {
     /// Units of points.
     pub scale: Scale,
     stage: RwLock<Arc<Stage>>,
+    /// What was read again for selections of time, the latest last.
+    selected: Mutex<Vec<Selected>>,
     chunks_read: AtomicUsize,
 }
 
@@ -86,13 +93,8 @@ impl Opened {
         let chunks = recording.access_chunks();
         let whole = recording.access_count() <= at_once || chunks < 4;
         let wanted = if whole { chunks } else { chunks.min(STRATA) };
-        // In the middle of equal parts.
-        let sampled: Vec<usize> = match wanted {
-            0 => Vec::new(),
-            _ => (0..wanted)
-                .map(|part| (2 * part + 1) * chunks / (2 * wanted))
-                .collect(),
-        };
+        let all: Vec<usize> = (0..chunks).collect();
+        let sampled = strata(&all, wanted);
         let page_bytes = recording.machine.page_bytes;
         let space = Space::new(&recording.tables, page_bytes);
         let in_strata = recording.access_count() as f64 * wanted as f64 / chunks.max(1) as f64;
@@ -100,14 +102,8 @@ impl Opened {
             true => 1,
             false => ((in_strata / sample.max(1) as f64) as u32).max(1),
         };
-        let few: Vec<usize> = match whole {
-            true => sampled.clone(),
-            false => sampled
-                .iter()
-                .copied()
-                .step_by(STRATA_A_FUNCTION_STRATUM)
-                .collect(),
-        };
+        let step = if whole { 1 } else { STRATA_A_FUNCTION_STRATUM };
+        let few: Vec<usize> = sampled.iter().copied().step_by(step).collect();
         let functions = Functions::new(&recording, &few);
         let scale = Scale::new(
             &space,
@@ -127,7 +123,12 @@ impl Opened {
                 scale: &scale,
                 functions: &functions,
             };
-            pass(&recording, places, (&sampled, one_in), Some(kept), &read)?
+            let chosen = Chosen {
+                chunks: &sampled,
+                one_in,
+                ticks: 0..scale.ticks,
+            };
+            pass(&recording, places, chosen, Some(kept), &read)?
         };
         let share = if whole {
             1.0
@@ -143,6 +144,7 @@ impl Opened {
             timeline: pass.timeline,
             elsewhere: pass.elsewhere,
             missing: pass.missing,
+            numbers: None,
             report: OnceLock::new(),
             plan: OnceLock::new(),
             decided: OnceLock::new(),
@@ -160,6 +162,7 @@ impl Opened {
             functions,
             scale,
             stage: RwLock::new(Arc::new(stage)),
+            selected: Mutex::default(),
             chunks_read: AtomicUsize::new(if whole { chunks } else { 0 }),
         })
     }
@@ -204,7 +207,12 @@ impl Opened {
                 scale: &self.scale,
                 functions: &self.functions,
             };
-            pass(recording, places, (&all, 1), kept, &self.chunks_read)
+            let chosen = Chosen {
+                chunks: &all,
+                one_in: 1,
+                ticks: 0..self.scale.ticks,
+            };
+            pass(recording, places, chosen, kept, &self.chunks_read)
         };
         let mut pass;
         let (store, pyramid) = if sample.store_share >= 1.0 {
@@ -246,6 +254,7 @@ impl Opened {
             timeline: pass.timeline,
             elsewhere: pass.elsewhere,
             missing: pass.missing,
+            numbers: None,
             report: OnceLock::new(),
             plan: OnceLock::new(),
             decided: OnceLock::new(),
@@ -253,6 +262,16 @@ impl Opened {
         *self.stage.write().expect("nobody panics holding it") = Arc::new(stage);
         Ok(())
     }
+}
+
+/// So many of these chunks, in the middle of equal parts.
+fn strata(chunks: &[usize], wanted: usize) -> Vec<usize> {
+    (0..wanted)
+        .filter_map(|part| {
+            let at = (2 * part + 1) * chunks.len() / (2 * wanted);
+            chunks.get(at).copied()
+        })
+        .collect()
 }
 
 /// CLOCK_MONOTONIC of the first and the last access, as far as the recording says.
@@ -283,22 +302,6 @@ fn times(recording: &Recording) -> (u64, u64) {
     (begin_ns, end_ns)
 }
 
-/// Leaves one in so many accesses, evenly spread whatever their order repeats.
-fn thin(batch: &mut AccessBatch, one_in: u32) {
-    if one_in < 2 {
-        return;
-    }
-    let mut kept = AccessBatch::default();
-    for row in 0..batch.len() {
-        // Multiples of the golden ratio, modulo 1.
-        let place = (row as u32).wrapping_mul(0x9e37_79b9);
-        if place < u32::MAX / one_in {
-            kept.push(batch.get(row));
-        }
-    }
-    *batch = kept;
-}
-
 /// Where a pass puts the points.
 struct Kept<'a> {
     builder: Builder,
@@ -320,9 +323,7 @@ struct Pass {
 /// they become points.
 struct Chunks<'a> {
     recording: &'a Recording,
-    numbers: &'a [usize],
-    /// Accesses are taken one in so many.
-    one_in: u32,
+    chosen: Chosen<'a>,
     points: Points<'a>,
     scale: &'a Scale,
     kept: Option<Kept<'a>>,
@@ -346,7 +347,7 @@ impl Chunks<'_> {
         chunk: usize,
         batch: &mut AccessBatch,
     ) -> Result<(), ReadError> {
-        let number = self.numbers[chunk];
+        let number = self.chosen.chunks[chunk];
         let columns = ColumnSelection::ALL;
         if let Err(error) = reader.read(number, columns, batch) {
             batch.clear();
@@ -357,8 +358,8 @@ impl Chunks<'_> {
                 number + 1
             ));
         }
-        thin(batch, self.one_in);
-        let mut timeline = Timeline::new(self.scale);
+        self.chosen.keep(self.scale, batch);
+        let mut timeline = Timeline::new(self.scale, &self.chosen.ticks);
         let mut points = Vec::new();
         let elsewhere = self.points.of(batch, &mut points);
         timeline.add(self.scale, batch, &points);
@@ -379,7 +380,7 @@ impl Chunks<'_> {
 
 impl AccessChunks for Chunks<'_> {
     fn chunks(&self) -> usize {
-        self.numbers.len()
+        self.chosen.chunks.len()
     }
 
     fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError> {
@@ -399,7 +400,7 @@ struct Places<'a> {
 fn pass(
     recording: &Recording,
     places: Places<'_>,
-    (numbers, one_in): (&[usize], u32),
+    chosen: Chosen<'_>,
     kept: Option<Kept<'_>>,
     done: &AtomicUsize,
 ) -> Result<Pass, Error> {
@@ -410,8 +411,6 @@ fn pass(
     } = places;
     let chunks = Chunks {
         recording,
-        numbers,
-        one_in,
         points: Points::new(
             scale,
             functions,
@@ -423,11 +422,12 @@ fn pass(
         kept,
         done,
         seen: Mutex::new(Seen {
-            timeline: Timeline::new(scale),
+            timeline: Timeline::new(scale, &chosen.ticks),
             elsewhere: 0.0,
             rows: 0,
             missing: Vec::new(),
         }),
+        chosen,
     };
     let input = Input {
         accesses: &chunks,

@@ -1,6 +1,8 @@
 //! A window of time × address space, binned: in each bin the colour with the most accesses, and
 //! their number.
 
+mod over_time;
+
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +13,8 @@ use serde::Serialize;
 use crate::point::{By, Scale};
 use crate::pyramid::Pyramid;
 use crate::store::{Store, Window};
+
+pub use over_time::OverTime;
 
 /// Points that are read one by one for a picture, at most, where there are sums to fall back on.
 const POINTS_MAX: u64 = 8_000_000;
@@ -41,13 +45,8 @@ pub struct Frame {
 impl Frame {
     fn window(&self, scale: &Scale) -> Window {
         Window {
-            lines: bounded(
-                self.place_from,
-                self.place_to,
-                scale.line_bytes,
-                scale.lines,
-            ),
-            ticks: bounded(self.from_ns, self.to_ns, scale.tick_ns, scale.ticks),
+            lines: scale.lines_of(self.place_from, self.place_to),
+            ticks: scale.ticks_of(self.from_ns, self.to_ns),
         }
     }
 }
@@ -375,14 +374,6 @@ impl Histogram {
             sums: rows.concat(),
         })
     }
-}
-
-/// Units that a range of bytes or nanoseconds touches: at least one.
-fn bounded(from: u64, to: u64, unit: u64, end: u32) -> Range<u32> {
-    let end = u64::from(end.max(1));
-    let first = (from / unit).min(end - 1);
-    let last = to.div_ceil(unit).clamp(first + 1, end);
-    first as u32..last as u32
 }
 
 fn frame(scale: &Scale, window: &Window, columns: usize, rows: usize) -> Frame {

@@ -1,5 +1,7 @@
 //! One access as pictures need it, in 21 bytes, and what it can be coloured by.
 
+use std::ops::Range;
+
 use nearpage_machine::{Machine, NodeId};
 use nearpage_recording::{AccessBatch, AccessKind, Level, Tables};
 
@@ -199,6 +201,28 @@ impl Scale {
         }
     }
 
+    /// Duration of the recording, in nanoseconds.
+    pub fn duration_ns(&self) -> u64 {
+        u64::from(self.ticks) * self.tick_ns
+    }
+
+    /// The tick of a time by CLOCK_MONOTONIC.
+    #[inline]
+    pub fn tick(&self, time_ns: u64) -> u32 {
+        let since_ns = time_ns.saturating_sub(self.begin_ns);
+        (since_ns / self.tick_ns).min(u64::from(self.ticks - 1)) as u32
+    }
+
+    /// Ticks that a time touches, which is in nanoseconds since the recording began: at least one.
+    pub fn ticks_of(&self, from_ns: u64, to_ns: u64) -> Range<u32> {
+        bounded(from_ns, to_ns, self.tick_ns, self.ticks)
+    }
+
+    /// Lines that places touch: at least one.
+    pub fn lines_of(&self, place_from: u64, place_to: u64) -> Range<u32> {
+        bounded(place_from, place_to, self.line_bytes, self.lines)
+    }
+
     /// Colours of a picture.
     pub fn slots(&self, by: By) -> usize {
         match by {
@@ -258,6 +282,14 @@ impl Scale {
             By::Function => usize::from(point.function).min(self.functions - 1),
         }
     }
+}
+
+/// Units that a range of bytes or nanoseconds touches: at least one.
+fn bounded(from: u64, to: u64, unit: u64, end: u32) -> Range<u32> {
+    let end = u64::from(end.max(1));
+    let first = (from / unit).min(end - 1);
+    let last = to.div_ceil(unit).clamp(first + 1, end);
+    first as u32..last as u32
 }
 
 /// What turns accesses into points.
@@ -324,7 +356,6 @@ impl<'a> Points<'a> {
                 elsewhere += f64::from(weight);
                 continue;
             };
-            let since_ns = batch.time_ns[row].saturating_sub(self.scale.begin_ns);
             let kind: AccessKind = batch.kind[row];
             let level: Level = batch.level[row];
             let node = |nodes: &[u16], number: usize| nodes.get(number).copied().unwrap_or(0);
@@ -333,7 +364,7 @@ impl<'a> Points<'a> {
             let cpu = node(&self.cpu_nodes, batch.cpu[row].0 as usize);
             points.push(Point {
                 line: (found / self.scale.line_bytes) as u32,
-                tick: (since_ns / self.scale.tick_ns).min(u64::from(self.scale.ticks - 1)) as u32,
+                tick: self.scale.tick(batch.time_ns[row]),
                 thread: thread.min(usize::from(u16::MAX)) as u16,
                 tags: kind as u16 | (level as u16) << 2 | page << 5 | cpu << 10,
                 weight,

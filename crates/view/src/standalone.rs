@@ -41,7 +41,7 @@ impl Session {
             answers.embed(&question, &question);
         }
         for number in 0..self.recordings.len() {
-            for path in ["progress", "report", "threads", "plan"] {
+            for path in ["progress", "report", "summary", "threads", "lines", "plan"] {
                 let question = format!("{path}?recording={number}");
                 answers.embed(&question, &question);
             }
@@ -53,10 +53,14 @@ impl Session {
                 place_from: 0,
                 place_to: opened.space.bytes().max(1),
                 from_ns: 0,
-                to_ns: u64::from(opened.scale.ticks) * opened.scale.tick_ns,
+                to_ns: opened.scale.duration_ns(),
                 columns: COLUMNS,
                 rows: ROWS,
             };
+            for by in &colourings {
+                let short = format!("over-time?recording={number}&by={}", by.as_str());
+                answers.embed(&short, &format!("{short}&columns={COLUMNS}"));
+            }
             let groups = stage.attribution.objects.iter().take(OBJECTS_MAX);
             for (object, group) in groups.enumerate() {
                 let pages = group.affinity.pages;

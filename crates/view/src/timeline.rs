@@ -1,4 +1,6 @@
-//! Where each thread ran over time, and which node's CPUs went to which node's memory.
+//! Where each thread ran over time, which node's CPUs went to which node's memory, and what functions lost.
+
+use std::ops::Range;
 
 use nearpage_recording::AccessBatch;
 use serde::Serialize;
@@ -43,6 +45,11 @@ pub struct Timeline {
     votes: Vec<Vote>,
     /// Accesses, `[CPU's node][page's node]`, by position from 1; 0 is unknown.
     traffic: Vec<Vec<f64>>,
+    /// Time that each function with a colour lost, in nanoseconds.
+    pub(crate) functions_cost_ns: Vec<f64>,
+    /// Begin of the first part, in nanoseconds since the recording began.
+    from_ns: u64,
+    part_ns: u64,
 }
 
 /// A timeline for the page.
@@ -50,6 +57,10 @@ pub struct Timeline {
 pub struct TimelineForm {
     /// Parts of the time.
     pub parts: usize,
+    /// Begin of the first one, in nanoseconds since the recording began.
+    pub from_ns: u64,
+    /// How long each is.
+    pub part_ns: u64,
     /// CPU of each thread in each part, −1 where it made no access.
     pub cpus: Vec<Vec<i64>>,
     /// Accesses, `[CPU's node][page's node]`, by position from 1; 0 is unknown.
@@ -57,9 +68,15 @@ pub struct TimelineForm {
 }
 
 impl Timeline {
-    pub(crate) fn new(scale: &Scale) -> Self {
+    /// Of some ticks of the recording's time.
+    pub(crate) fn new(scale: &Scale, ticks: &Range<u32>) -> Self {
         let threads = scale.thread_slots.len().min(THREADS_MAX);
         Self {
+            functions_cost_ns: vec![0.0; scale.functions],
+            from_ns: u64::from(ticks.start) * scale.tick_ns,
+            part_ns: (ticks.len() as u64 * scale.tick_ns)
+                .div_ceil(PARTS as u64)
+                .max(1),
             votes: vec![Vote::default(); threads * PARTS],
             traffic: vec![vec![0.0; scale.nodes + 1]; scale.nodes + 1],
         }
@@ -67,11 +84,9 @@ impl Timeline {
 
     /// Adds a batch, and its points.
     pub(crate) fn add(&mut self, scale: &Scale, batch: &AccessBatch, points: &[Point]) {
-        let part_ns = (u64::from(scale.ticks) * scale.tick_ns)
-            .div_ceil(PARTS as u64)
-            .max(1);
         for row in 0..batch.len() {
-            let part = batch.time_ns[row].saturating_sub(scale.begin_ns) / part_ns;
+            let since_ns = batch.time_ns[row].saturating_sub(scale.begin_ns);
+            let part = since_ns.saturating_sub(self.from_ns) / self.part_ns;
             let part = (part as usize).min(PARTS - 1);
             let vote = self
                 .votes
@@ -84,6 +99,9 @@ impl Timeline {
             let (cpu, page) = (point.cpu_node(), point.page_node());
             if let Some(sum) = self.traffic.get_mut(cpu).and_then(|row| row.get_mut(page)) {
                 *sum += f64::from(point.weight);
+            }
+            if let Some(sum) = self.functions_cost_ns.get_mut(usize::from(point.function)) {
+                *sum += f64::from(point.cost_ns);
             }
         }
     }
@@ -99,6 +117,10 @@ impl Timeline {
         for (sum, other) in sums.zip(other.traffic.iter().flatten()) {
             *sum += other;
         }
+        let functions = self.functions_cost_ns.iter_mut();
+        for (sum, other) in functions.zip(&other.functions_cost_ns) {
+            *sum += other;
+        }
     }
 
     /// For the page.
@@ -109,6 +131,8 @@ impl Timeline {
         };
         TimelineForm {
             parts: PARTS,
+            from_ns: self.from_ns,
+            part_ns: self.part_ns,
             cpus: self
                 .votes
                 .chunks(PARTS)

@@ -14,6 +14,12 @@ use nearpage_recording::{
 const PID: u32 = 4242;
 pub const PAGE: u64 = 4096;
 const THREADS: u64 = 4;
+/// Offset in `shared` of a line with a counter for each thread.
+pub const COUNTER: u64 = 40 * PAGE + 128;
+/// Each thread adds to its counter once in so many steps.
+const COUNTER_STEPS: u64 = 1000;
+/// Accesses, one in 100 microseconds.
+pub const ACCESSES: u64 = 20_000;
 /// Pages of `grid`: each thread has a block of 300.
 const GRID_PAGES: u64 = 1200;
 const GRID: u64 = 0x7f00_0000_0000;
@@ -27,7 +33,7 @@ pub const HOSTILE: [&str; 2] = [
 ];
 
 /// A recording whose pattern is known to the page: `grid` in blocks, `ring` in pieces of 16 pages,
-/// `shared` read by all, and two symbols with hostile names. A function `smooth` makes the
+/// `shared` read by all but for a line of counters, and two symbols with hostile names. A function `smooth` makes the
 /// accesses to `grid`, `exchange` all others.
 pub fn recording(folder: &Path, machine: &Machine) {
     recording_with(folder, machine, |_, _| ());
@@ -48,6 +54,21 @@ pub fn recording_on(
     folder: &Path,
     machine: &Machine,
     change: impl FnOnce(&mut Metadata, &mut Tables),
+) {
+    recording_of(page_node, folder, machine, change, true);
+}
+
+/// The same, without any access to memory.
+pub fn recording_without_accesses(folder: &Path, machine: &Machine) {
+    recording_of(None, folder, machine, |_, _| (), false);
+}
+
+fn recording_of(
+    page_node: Option<NodeId>,
+    folder: &Path,
+    machine: &Machine,
+    change: impl FnOnce(&mut Metadata, &mut Tables),
+    has_accesses: bool,
 ) {
     let site = |function: &str, line: u32| CallSite {
         frames: vec![Frame {
@@ -152,7 +173,7 @@ pub fn recording_on(
     change(&mut metadata, &mut tables);
     Recording::write(folder, &metadata, machine, &tables, |writer| {
         let mut batch = AccessBatch::default();
-        for number in 0..20_000u64 {
+        for number in 0..if has_accesses { ACCESSES } else { 0 } {
             let thread = number % THREADS;
             let step = number / THREADS;
             let (address, kind) = match step % 10 {
@@ -168,6 +189,7 @@ pub fn recording_on(
                     AccessKind::Load,
                 ),
                 8 => (SHARED + step * 31 % 256 * PAGE, AccessKind::Load),
+                9 if step % COUNTER_STEPS == 9 => (SHARED + COUNTER, AccessKind::Store),
                 _ => (
                     TEXT + 0x10_0000 * (1 + step / 10 % 2) + thread * PAGE,
                     AccessKind::Load,
@@ -178,7 +200,11 @@ pub fn recording_on(
                 time_ns: 1_000_000_000 + number * 100_000,
                 thread: ThreadIndex(thread as u32),
                 cpu: CpuId(thread as u32),
-                address: address + step % 64 * 64,
+                address: match step % COUNTER_STEPS {
+                    // Each thread has a counter of its own, all in one line.
+                    9 => address + 8 * thread,
+                    _ => address + step % 64 * 64,
+                },
                 instruction: CODE + if step % 10 < 5 { smooth } else { exchange },
                 kind,
                 level: if thread == 0 {

@@ -4,6 +4,7 @@
     reason = "a test tells one story from its beginning to its end"
 )]
 
+mod first_looks;
 mod made_up;
 mod one_planner;
 mod viewed;
@@ -81,7 +82,7 @@ fn strangers_are_refused() {
 /// What is said of the cell of a picture at a page and a row, by pointing at it.
 fn said(browser: &mut Browser, page: u64, (from, to): (u64, u64), row: f64, rows: f64) -> String {
     let canvas = browser.value(
-        "(() => { document.querySelector('.readout').textContent = ''; \
+        "(() => { document.querySelector('main .readout').textContent = ''; \
          const box = document.querySelector('figure.plot canvas').getBoundingClientRect(); \
          return [box.x, box.y, box.width, box.height]; })()",
     );
@@ -90,9 +91,9 @@ fn said(browser: &mut Browser, page: u64, (from, to): (u64, u64), row: f64, rows
     let x = at(0) + 120.0 + (at(2) - 132.0) * ((page - from) as f64 + 0.5) / (to - from) as f64;
     let y = at(1) + 8.0 + (at(3) - 48.0) * (row + 0.5) / rows;
     browser.point(x, y);
-    browser.wait("document.querySelector('.readout').textContent !== ''");
+    browser.wait("document.querySelector('main .readout').textContent !== ''");
     browser
-        .value("document.querySelector('.readout').textContent")
+        .value("document.querySelector('main .readout').textContent")
         .as_str()
         .expect("text")
         .to_owned()
@@ -100,7 +101,7 @@ fn said(browser: &mut Browser, page: u64, (from, to): (u64, u64), row: f64, rows
 
 #[test]
 fn a_boundary_is_found_to_the_page() {
-    let page = Page::new(recorded("boundary"), &[SOLVER], "");
+    let page = Page::new(recorded("boundary"), &[SOLVER], "view=objects");
     let Page {
         mut browser,
         case,
@@ -165,7 +166,7 @@ fn a_boundary_is_found_to_the_page() {
     browser.value("document.querySelector('figure.plot canvas').focus()");
     said(&mut browser, 299, (294, 306), 0.0, 4.0);
     browser.key("ArrowRight");
-    browser.wait("document.querySelector('.readout').textContent.startsWith('page 300 ')");
+    browser.wait("document.querySelector('main .readout').textContent.startsWith('page 300 ')");
 
     // The address reopens what is seen.
     browser.call("Page.reload", json!({}));
@@ -209,14 +210,14 @@ fn said_of(browser: &mut Browser, title: &str, left: f64, (x, y): (f64, f64)) ->
         "[...document.querySelectorAll('figure.plot')].find(plot => plot.querySelector('h3').textContent.includes('{title}'))"
     );
     let canvas = browser.value(&format!(
-        "(() => {{ const plot = {figure}; plot.scrollIntoView({{ block: 'center' }}); plot.querySelector('.readout').textContent = ''; \
+        "(() => {{ const plot = {figure}; plot.scrollIntoView({{ block: 'center' }}); plot.querySelector('main .readout').textContent = ''; \
          const box = plot.querySelector('canvas').getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; }})()"
     ));
     let at = |number: usize| canvas[number].as_f64().expect("a number");
     // As `web/src/plot.ts` lays it out.
     let inside = (at(2) - left - 12.0, at(3) - 48.0);
     browser.point(at(0) + left + inside.0 * x, at(1) + 8.0 + inside.1 * y);
-    let readout = format!("{figure}.querySelector('.readout').textContent");
+    let readout = format!("{figure}.querySelector('main .readout').textContent");
     browser.wait(&format!("{readout} !== ''"));
     browser.value(&readout).as_str().expect("text").to_owned()
 }
@@ -355,7 +356,7 @@ fn hostile_names_are_text() {
         .replace("migrate-replicate", &HOSTILE[0].replace('"', "'"));
     let file = format!("{}.json", HOSTILE[0].replace('/', "_"));
     case.write(&file, simulation);
-    let mut page = Page::new(case, &[SOLVER, &file], "");
+    let mut page = Page::new(case, &[SOLVER, &file], "view=objects");
     let browser = &mut page.browser;
     browser.wait("document.querySelectorAll('tbody tr').length === 5");
     let names = browser.value("[...document.querySelectorAll('tbody a')].map(a => a.textContent)");
@@ -367,7 +368,7 @@ fn hostile_names_are_text() {
         let object = names.as_array().expect("names").iter();
         let object = object.clone().position(|other| other == name);
         let object = object.expect("it is there");
-        for view in ["object", "space", "threads", "machine", "plan"] {
+        for view in ["object", "summary", "space", "threads", "machine", "plan"] {
             page.go(&format!("{view}&object={object}"));
         }
     }
@@ -434,9 +435,13 @@ fn one_file_is_read_without_a_server() {
     let bytes = fs::metadata(case.path("out.html")).expect("a file").len();
     assert!(bytes <= 3_000_000, "{bytes}");
     let mut browser = Browser::start(case.folder());
-    browser.open(&format!("file://{}", case.path("out.html").display()));
+    browser.open(&format!(
+        "file://{}#view=objects",
+        case.path("out.html").display()
+    ));
     browser.wait("document.querySelectorAll('tbody tr').length === 5");
     for view in [
+        "summary",
         "object&object=0",
         "object&object=1&by=locality",
         "space",
@@ -499,7 +504,7 @@ fn a_recording_that_was_cut_short_is_shown_or_refused_in_words() {
         )
         .expect("written");
     }
-    let mut page = Page::new(case, &[SOLVER], "");
+    let mut page = Page::new(case, &[SOLVER], "view=objects");
     page.browser
         .wait("document.querySelectorAll('tbody tr').length === 5");
 }
@@ -641,9 +646,10 @@ fn every_view_is_drawn() {
     fs::create_dir_all(&folder).expect("writable");
     let mut browser = Browser::start(case.folder());
     browser.size(1280, 720);
-    browser.open(&viewed.address);
+    browser.open(&format!("{}#view=objects", viewed.address));
     browser.wait("document.querySelectorAll('tbody tr').length === 5");
     let views = [
+        ("summary", "", 0),
         ("objects", "", 0),
         ("object", "&object=0", 2),
         ("object", "&object=1&by=latency", 2),
@@ -670,6 +676,9 @@ fn every_view_is_drawn() {
                  document.querySelectorAll('figure.plot').length === {plots}"
             ));
             browser.drawn();
+            browser.wait(
+                "document.querySelector('#saving')?.textContent.includes('Working out') !== true",
+            );
             // No picture is empty, and nothing is wider than the window.
             browser.wait(
                 "[...document.querySelectorAll('figure.plot canvas')].every(canvas => { \

@@ -198,3 +198,57 @@ fn without_room_beside_the_recording_pictures_go_with_the_process() {
     let missing = opened.stage().missing.join(" ");
     assert!(missing.contains("can't be written to"), "{missing}");
 }
+
+/// Accesses by thread, as attribution has them of a selection.
+fn selected(opened: &Opened, selection: (u64, u64)) -> Vec<f64> {
+    let stage = opened.stage_of(Some(selection)).expect("read");
+    let threads = stage.attribution.threads.iter();
+    threads
+        .map(|thread| thread.loads.count + thread.stores.count)
+        .collect()
+}
+
+#[test]
+fn a_selection_of_time_has_what_is_in_its_window() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let folder = scratch.path().join("r");
+    write(&folder);
+    let opened = open(&folder);
+    opened.read_all().expect("room");
+    let whole = Frame {
+        place_from: 0,
+        place_to: BYTES,
+        from_ns: 0,
+        to_ns: opened.scale.duration_ns(),
+        columns: 1,
+        rows: 1,
+    };
+    // Within a chunk, over the edge of two, and a single tick.
+    for (from_ns, to_ns) in [(1_000_000, 2_500_500), (200_000_000, 900_000_000), (0, 1)] {
+        let frame = Frame {
+            from_ns,
+            to_ns,
+            ..whole
+        };
+        let stage = opened.stage();
+        let value = crate::picture::Value::new(opened.sources(&stage), &frame).expect("read");
+        let found = selected(&opened, (from_ns, to_ns));
+        assert_eq!(
+            found.iter().sum::<f64>(),
+            value.accesses,
+            "{from_ns} to {to_ns}"
+        );
+        let expected = (0..CHUNKS * ROWS)
+            .filter(|number| (from_ns..to_ns).contains(&(number * 1000)))
+            .count();
+        assert_eq!(value.samples, expected as u64);
+    }
+    // Asked again, it is not read again; all of the time is what was read first.
+    let [first, again] = [(); 2].map(|()| opened.stage_of(Some((5, 50_000))).expect("read"));
+    assert!(Arc::ptr_eq(&first, &again));
+    assert!(Arc::ptr_eq(
+        &opened.stage_of(None).expect("read"),
+        &opened.stage()
+    ));
+    assert_eq!(first.position(0), Some(0), "the one object is the same");
+}

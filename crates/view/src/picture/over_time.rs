@@ -1,0 +1,60 @@
+//! Accesses over time, by colour.
+
+use std::io;
+
+use serde::Serialize;
+
+use super::{Frame, Grid, Sources};
+use crate::point::By;
+
+/// Accesses over time, by colour.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OverTime {
+    /// What it shows; one row.
+    pub frame: Frame,
+    /// Number of colours.
+    pub slots: usize,
+    /// Accesses, `[column][slot]`.
+    pub sums: Vec<f64>,
+    /// From the sums, whose bins are coarser than the points.
+    pub coarse: bool,
+}
+
+impl OverTime {
+    /// Of what `asked` frames, over all of its address space.
+    ///
+    /// # Errors
+    /// Of the files behind the sources.
+    pub fn new(sources: Sources, by: By, asked: &Frame) -> io::Result<Self> {
+        let one = Frame {
+            rows: 1,
+            ..asked.clone()
+        };
+        let grid = Grid::new(sources, by, &one);
+        let (slots, columns) = (grid.slots, grid.frame.columns);
+        let parts = grid.reduce(|sums, _| {
+            let mut over_time = vec![0f64; columns * slots];
+            for row in sums.chunks_exact(columns * slots) {
+                for (sum, &count) in over_time.iter_mut().zip(row) {
+                    *sum += f64::from(count);
+                }
+            }
+            over_time
+        })?;
+        let mut sums = vec![0f64; columns * slots];
+        for part in parts {
+            for (sum, count) in sums.iter_mut().zip(part) {
+                *sum += count;
+            }
+        }
+        Ok(Self {
+            coarse: grid.coarse(),
+            frame: Frame {
+                rows: 1,
+                ..grid.frame
+            },
+            slots,
+            sums,
+        })
+    }
+}

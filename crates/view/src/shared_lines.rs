@@ -1,0 +1,249 @@
+//! Cache lines that several threads write: each write takes the line from the others, whatever bytes of it they use.
+
+use nearpage_recording::{AccessBatch, AccessKind, Resolution};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::opened::Opened;
+
+/// Bytes of a line.
+const LINE_BYTES: u64 = 64;
+/// Lines that are followed; accesses to others are counted alone.
+const LINES_MAX: usize = 1 << 20;
+/// Lines that are told of, the costliest.
+const TOLD_MAX: usize = 200;
+
+/// Lines that several threads write.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct SharedLines {
+    /// The costliest, in order.
+    pub lines: Vec<SharedLine>,
+    /// How many there are.
+    pub count: usize,
+    /// Time lost to accesses of all of them, in nanoseconds.
+    pub cost_ns: f64,
+    /// Accesses whose line was not followed, as there were too many lines.
+    pub left_out: u64,
+    /// Share of the accesses that this is from, 0 to 1.
+    pub share: f64,
+}
+
+/// A line that several threads write.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct SharedLine {
+    /// Its first byte.
+    pub address: String,
+    /// Process.
+    pub pid: u32,
+    /// Place in the address space without gaps; null where no object or module ever was.
+    pub place: Option<u64>,
+    /// Time lost to its accesses, in nanoseconds.
+    pub cost_ns: f64,
+    /// No byte that a thread was seen to write was seen to be accessed by another.
+    pub is_apart: bool,
+    /// Who accesses it, the thread with the most stores first.
+    pub threads: Vec<LineUser>,
+}
+
+/// What a thread does to a line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct LineUser {
+    /// Its number.
+    pub thread: u32,
+    /// Loads, by weight.
+    pub loads: f64,
+    /// Stores, by weight.
+    pub stores: f64,
+    /// Bytes of the line at which its accesses begin, ascending.
+    pub offsets: Vec<u32>,
+}
+
+/// A thread's accesses to a line, as they are counted.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    thread: u32,
+    loads: f32,
+    stores: f32,
+    cost_ns: f32,
+    /// A bit for each byte of the line at which a load, or a store, begins.
+    loaded: u64,
+    stored: u64,
+}
+
+/// Counts lines.
+#[derive(Debug, Default)]
+struct Lines {
+    uses: FxHashMap<(u32, u64), Vec<Use>>,
+    left_out: u64,
+}
+
+impl Lines {
+    fn add(&mut self, pids: &[u32], batch: &AccessBatch) {
+        for row in 0..batch.len() {
+            let thread = batch.thread[row].0;
+            let Some(&pid) = pids.get(thread as usize) else {
+                continue;
+            };
+            // Of an access that may be one of several, the address is a guess.
+            if batch.kind[row] == AccessKind::Fetch || batch.resolution[row] != Resolution::Exact {
+                continue;
+            }
+            let line = (pid, batch.address[row] / LINE_BYTES);
+            if self.uses.len() >= LINES_MAX && !self.uses.contains_key(&line) {
+                self.left_out += 1;
+                continue;
+            }
+            let uses = self.uses.entry(line).or_default();
+            let at = uses.iter().position(|one| one.thread == thread);
+            let at = at.unwrap_or_else(|| {
+                uses.push(Use {
+                    thread,
+                    loads: 0.0,
+                    stores: 0.0,
+                    cost_ns: 0.0,
+                    loaded: 0,
+                    stored: 0,
+                });
+                uses.len() - 1
+            });
+            let one = &mut uses[at];
+            let byte = 1u64 << (batch.address[row] % LINE_BYTES);
+            one.cost_ns += batch.cost_ns[row];
+            match batch.kind[row] {
+                AccessKind::Store => {
+                    one.stores += batch.weight[row];
+                    one.stored |= byte;
+                }
+                _ => {
+                    one.loads += batch.weight[row];
+                    one.loaded |= byte;
+                }
+            }
+        }
+    }
+
+    /// Those that several threads write, the costliest first.
+    fn shared(self) -> Vec<((u32, u64), Vec<Use>)> {
+        let is_shared = |uses: &[Use]| uses.iter().filter(|one| one.stores > 0.0).count() > 1;
+        let lines = self.uses.into_iter();
+        let mut shared: Vec<_> = lines.filter(|(_, uses)| is_shared(uses)).collect();
+        shared.sort_by(|a, b| cost(&b.1).total_cmp(&cost(&a.1)).then(a.0.cmp(&b.0)));
+        shared
+    }
+}
+
+fn cost(uses: &[Use]) -> f64 {
+    uses.iter().map(|one| f64::from(one.cost_ns)).sum()
+}
+
+/// No byte that one writes is accessed by another.
+fn is_apart(uses: &[Use]) -> bool {
+    uses.iter().enumerate().all(|(at, one)| {
+        let others = uses.iter().enumerate().filter(|(other, _)| *other != at);
+        let touched = others.fold(0, |bytes, (_, other)| bytes | other.loaded | other.stored);
+        one.stored & touched == 0
+    })
+}
+
+fn user(one: &Use) -> LineUser {
+    LineUser {
+        thread: one.thread,
+        loads: one.loads.into(),
+        stores: one.stores.into(),
+        offsets: (0..LINE_BYTES as u32)
+            .filter(|byte| (one.loaded | one.stored) >> byte & 1 == 1)
+            .collect(),
+    }
+}
+
+/// Of a recording, or of a part of its time.
+pub(crate) fn shared_lines(opened: &Opened, selection: Option<(u64, u64)>) -> SharedLines {
+    let threads = opened.recording.tables.threads.iter();
+    let pids: Vec<u32> = threads.map(|thread| thread.pid).collect();
+    let mut lines = Lines::default();
+    let share = opened.for_each_batch(selection, |batch| lines.add(&pids, batch));
+    let left_out = lines.left_out;
+    let shared = lines.shared();
+    SharedLines {
+        count: shared.len(),
+        cost_ns: shared.iter().fold(0.0, |sum, (_, uses)| sum + cost(uses)),
+        left_out,
+        share,
+        lines: shared
+            .into_iter()
+            .take(TOLD_MAX)
+            .map(|((pid, line), mut uses)| {
+                uses.sort_by(|a, b| b.stores.total_cmp(&a.stores).then(a.thread.cmp(&b.thread)));
+                let address = line * LINE_BYTES;
+                SharedLine {
+                    address: format!("{address:#x}"),
+                    pid,
+                    place: opened.space.place(pid, address),
+                    cost_ns: cost(&uses),
+                    is_apart: is_apart(&uses),
+                    threads: uses.iter().map(user).collect(),
+                }
+            })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_machine::CpuId;
+    use nearpage_recording::{Access, Level, ThreadIndex};
+
+    use super::*;
+
+    fn batch(accesses: &[(u32, u64, AccessKind)]) -> AccessBatch {
+        let mut batch = AccessBatch::default();
+        for &(thread, address, kind) in accesses {
+            batch.push(Access {
+                time_ns: 0,
+                thread: ThreadIndex(thread),
+                cpu: CpuId(0),
+                address,
+                instruction: 0,
+                kind,
+                level: Level::Unknown,
+                resolution: Resolution::Exact,
+                distance_bytes: 0,
+                weight: 1.0,
+                cost_ns: 10.0,
+                page_node: None,
+            });
+        }
+        batch
+    }
+
+    #[test]
+    fn lines_with_two_writers_are_shared() {
+        use AccessKind::{Load, Store};
+        let mut lines = Lines::default();
+        // Threads 0 and 1 are of one process, thread 2 is of another, which has another memory.
+        let pids = [7, 7, 8];
+        lines.add(
+            &pids,
+            &batch(&[
+                (0, 0x1000, Store),
+                (1, 0x1008, Store),
+                (1, 0x1008, Load),
+                (0, 0x2000, Store),
+                (1, 0x2000, Store),
+                (1, 0x2000, Store),
+                (0, 0x3000, Store),
+                (2, 0x3000, Store),
+                (0, 0x4000, Store),
+                (1, 0x4004, Load),
+                (9, 0x1000, Store),
+            ]),
+        );
+        let shared = lines.shared();
+        let found: Vec<(u64, bool, f64)> = shared
+            .iter()
+            .map(|((_, line), uses)| (line * LINE_BYTES, is_apart(uses), cost(uses)))
+            .collect();
+        assert_eq!(found, [(0x1000, true, 30.0), (0x2000, false, 30.0)]);
+        assert_eq!(user(&shared[0].1[1]).offsets, [8]);
+    }
+}

@@ -1,0 +1,235 @@
+//! What to look at first: what a recording's program lost to memory, to what, and what was odd about the recording.
+
+use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals};
+use nearpage_machine::several;
+use nearpage_recording::Source;
+use serde::Serialize;
+
+use crate::opened::{Opened, Stage};
+
+/// Objects that are named.
+const OBJECTS: usize = 3;
+/// Functions that are named.
+const FUNCTIONS: usize = 2;
+/// Shares of samples or accesses that are worth a word.
+const ODD_SHARE: f64 = 0.05;
+
+/// A summary.
+#[derive(Debug, Serialize)]
+pub(crate) struct Summary {
+    /// Accesses that were recorded, one by one.
+    samples: u64,
+    /// Accesses that they stand for.
+    accesses: f64,
+    /// Share of the program's samples that were at accesses to memory, 0 to 1; null where no computation is sampled.
+    memory_share: Option<f64>,
+    /// Time lost to accesses, in nanoseconds, as in the table of objects.
+    cost_ns: f64,
+    /// Of this, to other nodes' memory; null where no page's node is known.
+    remote_cost_ns: Option<f64>,
+    /// The costliest objects.
+    objects: Vec<Costly>,
+    /// The costliest functions.
+    functions: Vec<Costly>,
+    /// What was odd.
+    oddities: Vec<Oddity>,
+    /// Share of the accesses that this is from, 0 to 1.
+    share: f64,
+}
+
+/// An object or a function.
+#[derive(Debug, Serialize)]
+struct Costly {
+    name: String,
+    /// Time lost, in nanoseconds.
+    cost_ns: f64,
+    /// Its share of that of all objects, or functions.
+    cost_share: f64,
+    /// Of its time, that lost to other nodes' memory; null where no page's node is known, and for functions.
+    remote_cost_ns: Option<f64>,
+}
+
+/// Something that the reader has to know of the recording, and the view that shows more of it.
+#[derive(Debug, PartialEq, Serialize)]
+struct Oddity {
+    words: String,
+    view: &'static str,
+}
+
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+fn remote(operations: [&OperationTotals; 2]) -> Option<f64> {
+    let known: f64 = operations.iter().map(|one| one.node_known).sum();
+    (known > 0.0).then(|| operations.iter().map(|one| one.remote_cost_ns).sum())
+}
+
+/// Of all of the time, or of the selection that `stage` is of.
+pub(crate) fn summary(opened: &Opened, stage: &Stage, is_selection: bool) -> Summary {
+    let attribution = &stage.attribution;
+    let groups = &attribution.objects;
+    let names = Names::new(&opened.recording.tables, groups);
+    let cost_ns = groups
+        .iter()
+        .map(ObjectGroup::cost_ns)
+        .fold(0.0, |sum, cost| sum + cost);
+    let of_group = |group: &ObjectGroup| remote([&group.loads, &group.stores]);
+    let known: Vec<f64> = groups.iter().filter_map(of_group).collect();
+    let counts = attribution.counts;
+    let metadata = &opened.recording.metadata;
+    let counts_computation = matches!(metadata.source, Source::Clock | Source::Signal);
+    Summary {
+        samples: match is_selection {
+            true => counts.samples,
+            false => opened.recording.access_count(),
+        },
+        accesses: attribution.totals.accesses,
+        memory_share: (counts_computation && !is_selection && counts.samples > 0)
+            .then(|| share(counts.accesses as f64, counts.samples as f64)),
+        cost_ns,
+        remote_cost_ns: (!known.is_empty()).then(|| known.iter().sum()),
+        objects: groups
+            .iter()
+            .take(OBJECTS)
+            .map(|group| Costly {
+                name: names.of(group),
+                cost_ns: group.cost_ns(),
+                cost_share: share(group.cost_ns(), cost_ns),
+                remote_cost_ns: of_group(group),
+            })
+            .collect(),
+        functions: functions(opened, stage),
+        oddities: oddities(opened, stage, is_selection),
+        share: stage.share,
+    }
+}
+
+fn functions(opened: &Opened, stage: &Stage) -> Vec<Costly> {
+    let costs = &stage.timeline.functions_cost_ns;
+    let all: f64 = costs.iter().sum();
+    // The last is all others.
+    let own = opened.functions.names.iter().zip(costs);
+    let own = own.take(costs.len().saturating_sub(1));
+    let mut own: Vec<(&String, f64)> = own.map(|(name, &cost)| (name, cost)).collect();
+    own.sort_by(|a, b| b.1.total_cmp(&a.1));
+    own.into_iter()
+        .filter(|(_, cost)| *cost > 0.0)
+        .take(FUNCTIONS)
+        .map(|(name, cost_ns)| Costly {
+            name: name.clone(),
+            cost_ns,
+            cost_share: share(cost_ns, all),
+            remote_cost_ns: None,
+        })
+        .collect()
+}
+
+fn oddities(opened: &Opened, stage: &Stage, is_selection: bool) -> Vec<Oddity> {
+    let mut found = Vec::new();
+    let mut odd = |view, words: String| found.push(Oddity { words, view });
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let attribution = &stage.attribution;
+    let counts = attribution.counts;
+    let source = opened.recording.metadata.source;
+    let accesses = match is_selection {
+        true => counts.samples,
+        false => opened.recording.access_count(),
+    };
+    let what = if is_selection {
+        "selection"
+    } else {
+        "recording"
+    };
+    if accesses == 0 {
+        odd(
+            "space",
+            format!(
+                "The {what} has no access to memory: {}.",
+                match is_selection {
+                    true => "select a longer time",
+                    false => "record for longer, or with a higher --rate",
+                }
+            ),
+        );
+    } else if (accesses as f64) < Confidence::SAMPLES_SURE && source != Source::Tracer {
+        odd(
+            "objects",
+            format!(
+                "Few samples: the {what} has {} to memory; patterns and shares are guesses below {:.0}.",
+                match accesses {
+                    1 => "1 access".to_owned(),
+                    more => format!("{more} accesses"),
+                },
+                Confidence::SAMPLES_SURE
+            ),
+        );
+    }
+    if counts.lost > 0 {
+        let all = (counts.samples + counts.lost) as f64;
+        let lost = several(counts.lost, "sample");
+        odd(
+            "objects",
+            format!(
+                "{lost} of {all} were lost ({}): the kernel's buffer was full.",
+                percent(counts.lost as f64 / all)
+            ),
+        );
+    }
+    let undecoded = share(counts.undecoded as f64, counts.samples as f64);
+    if undecoded >= ODD_SHARE {
+        odd(
+            "objects",
+            format!(
+                "{} of the samples could not be decoded: it is not known which address they accessed.",
+                percent(undecoded)
+            ),
+        );
+    }
+    if !opened.recording.metadata.marks.is_empty() {
+        odd(
+            "space",
+            "Tables count only the stable phase that the program marked; pictures show all of the time.".to_owned(),
+        );
+    }
+    let elsewhere = share(stage.elsewhere, attribution.totals.accesses);
+    if elsewhere >= ODD_SHARE {
+        odd(
+            "space",
+            format!(
+                "{} of the accesses were to addresses where no object or module is known: they are in no picture.",
+                percent(elsewhere)
+            ),
+        );
+    }
+    if let Some(words) = one_node(opened, stage) {
+        odd("machine", words);
+    }
+    found
+}
+
+/// Why nothing can be remote, if nothing can.
+fn one_node(opened: &Opened, stage: &Stage) -> Option<String> {
+    let machine = &opened.recording.machine;
+    if machine.nodes.len() == 1 {
+        return Some(format!(
+            "It was made on {}, which has one memory node: every access there is local. `--machine NAME` shows what a plan \
+             would do on another machine.",
+            machine.name
+        ));
+    }
+    let threads = stage.attribution.threads.iter();
+    let working: Vec<_> = threads.filter(|thread| !thread.cpus.is_empty()).collect();
+    let cpus = working.iter().flat_map(|thread| &thread.cpus);
+    let mut nodes: Vec<_> = cpus.map(|&(cpu, _)| machine.node_of(cpu)).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    match nodes[..] {
+        [Some(node)] if working.len() > 1 => Some(format!(
+            "All {} threads ran on node {node} of {}: `nearpage record --threads scatter` spreads them.",
+            working.len(),
+            several(machine.nodes.len() as u64, "node")
+        )),
+        _ => None,
+    }
+}

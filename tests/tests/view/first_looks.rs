@@ -1,0 +1,299 @@
+//! What a newcomer sees and tries first: the summary, a selection of time, the keys, recordings with nothing in them.
+
+use std::fs;
+use std::path::Path;
+
+use nearpage_machine::preset;
+use nearpage_tests::{Browser, Case};
+use serde_json::{Value, json};
+
+use crate::made_up;
+use crate::viewed::{Page, SOLVER, recorded};
+
+/// The text of what a selector finds first.
+fn text(browser: &mut Browser, selector: &str) -> String {
+    let found = browser.value(&format!(
+        "document.querySelector({}).innerText",
+        json!(selector)
+    ));
+    found.as_str().expect("text").to_owned()
+}
+
+#[test]
+fn the_summary_says_what_costs_most_and_leads_there() {
+    let mut page = Page::new(recorded("summary"), &[SOLVER], "");
+    page.says("main h2", "Summary");
+    page.says("#costliest-objects", "make_grid");
+    page.says("#saving", "of the time on");
+    // The same figures as the terminal's.
+    let report = page.case.nearpage(["report", SOLVER]).success().stdout;
+    let first = report
+        .lines()
+        .find(|line| line.contains("make_grid"))
+        .expect("the costliest object");
+    let words: Vec<&str> = first.split_whitespace().collect();
+    let (share, time) = (words[..2].join(" "), words[2..4].join(" "));
+    let shown = text(&mut page.browser, "#costliest-objects li");
+    assert!(shown.contains(&share), "{share} in {shown}; {first}");
+    assert!(shown.contains(&time), "{time} in {shown}; {first}");
+    assert!(
+        text(&mut page.browser, "#costliest-functions").contains("smooth"),
+        "the function behind most of it"
+    );
+    // Three of four threads' accesses are remote, and take longer.
+    let tiles = text(&mut page.browser, ".tiles");
+    assert!(tiles.contains("lost to remote memory"), "{tiles}");
+    assert!(tiles.contains("89 % of it"), "{tiles}");
+    page.browser
+        .value("document.querySelector('#costliest-objects a').click()");
+    page.says("main h2", "make_grid");
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
+}
+
+/// What the server answers, as JSON.
+fn asked(page: &Page, question: &str) -> Value {
+    let host = format!("Host: {}\r\n", page.viewed.host());
+    let request = format!("GET /{}/{question}", page.viewed.token());
+    let (head, body) = page.viewed.ask(&request, &host);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
+    serde_json::from_str(&body).expect("JSON")
+}
+
+/// A number in the address.
+fn in_address(browser: &mut Browser, name: &str) -> u64 {
+    let found = browser.value(&format!(
+        "new URLSearchParams(location.hash.slice(1)).get('{name}')"
+    ));
+    let found = found.as_str().expect("it is in the address");
+    found.parse().expect("a number")
+}
+
+#[test]
+fn a_selection_of_time_is_followed_everywhere() {
+    let mut page = Page::new(recorded("selection"), &[SOLVER], "view=objects");
+    page.says("main", "20k accesses");
+    page.browser.drawn();
+    let strip = page.browser.value(
+        "(() => { const box = document.querySelector('figure.whole-time canvas').getBoundingClientRect(); \
+         return [box.x, box.y, box.width]; })()",
+    );
+    let at = |number: usize| strip[number].as_f64().expect("a number");
+    // As `web/src/strip.ts` lays it out: 76 to the left, 12 to the right.
+    let x = |share: f64| at(0) + 76.0 + (at(2) - 88.0) * share;
+    page.browser
+        .drag((x(0.3), at(1) + 20.0), (x(0.7), at(1) + 30.0));
+    page.browser.wait("location.hash.includes('since=')");
+    let since = in_address(&mut page.browser, "since");
+    let until = in_address(&mut page.browser, "until");
+    assert!((590_000_000..610_000_000).contains(&since), "{since}");
+    assert!((1_390_000_000..1_410_000_000).contains(&until), "{until}");
+    let inside = |number: &u64| (since..until).contains(&(number * 100_000));
+    let expected = (0..made_up::ACCESSES).filter(inside).count();
+    let of_grid = |number: &u64| inside(number) && number / 4 % 10 < 5;
+    let expected_grid = (0..made_up::ACCESSES).filter(of_grid).count();
+
+    // A query has as many, by what the pictures are made from and by what the tables are.
+    let space = &asked(&page, "open")["recordings"][0]["space_bytes"];
+    let value = asked(
+        &page,
+        &format!("value?recording=0&place_from=0&place_to={space}&from_ns={since}&to_ns={until}"),
+    );
+    assert_eq!(value["samples"], expected);
+    let report = asked(
+        &page,
+        &format!("report?recording=0&since={since}&until={until}"),
+    );
+    assert_eq!(report["report"]["accesses"], expected);
+
+    // And so have the views: objects, threads, the object itself.
+    page.says("main", &format!("{expected} accesses"));
+    page.says("figure.whole-time h3", "40 % of the time");
+    page.browser.value(
+        "[...document.querySelectorAll('nav a')].find(link => link.textContent === 'Threads').click()",
+    );
+    page.says("main h2", "Threads");
+    let sum = page.browser.value(
+        "[...document.querySelectorAll('table[aria-label=threads] tbody tr')].reduce((sum, row) => \
+         sum + Number(row.cells[5].textContent), 0)",
+    );
+    assert_eq!(sum, expected);
+    page.go(&format!("object&object=0&since={since}&until={until}"));
+    page.says(
+        "main",
+        &format!("0 loads, {} stores", thousands(expected_grid)),
+    );
+    // The address reopens it, and Back leads to all of the time.
+    page.browser.call("Page.reload", json!({}));
+    page.says(
+        "main",
+        &format!("0 loads, {} stores", thousands(expected_grid)),
+    );
+    page.browser.drawn();
+    page.browser
+        .value("document.querySelector('.unselect').click()");
+    page.says("main", "0 loads, 10,000 stores");
+    page.browser.value("history.back()");
+    page.says(
+        "main",
+        &format!("0 loads, {} stores", thousands(expected_grid)),
+    );
+    // A time without an access, and one that is none.
+    page.go("summary&since=1999950001&until=1999950002");
+    page.says("#oddities", "The selection has no access to memory");
+    let host = format!("Host: {}\r\n", page.viewed.host());
+    let request = format!(
+        "GET /{}/report?recording=0&since=5&until=5",
+        page.viewed.token()
+    );
+    let (head, body) = page.viewed.ask(&request, &host);
+    assert!(head.starts_with("HTTP/1.1 400"), "{head}\n{body}");
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
+}
+
+/// `4,000`, as the page has exact numbers.
+fn thousands(number: usize) -> String {
+    match number {
+        0..1000 => number.to_string(),
+        _ => format!("{},{:03}", number / 1000, number % 1000),
+    }
+}
+
+#[test]
+fn back_undoes_a_zoom() {
+    let mut page = Page::new(recorded("back"), &[SOLVER], "view=object&object=0");
+    page.browser.drawn();
+    let before = page.browser.value("location.hash");
+    let canvas = page.browser.value(
+        "(() => { const box = document.querySelector('main figure.plot canvas').getBoundingClientRect(); \
+         return [box.x, box.y, box.width]; })()",
+    );
+    let at = |number: usize| canvas[number].as_f64().expect("a number");
+    page.browser
+        .drag((at(0) + 300.0, at(1) + 20.0), (at(0) + 500.0, at(1) + 60.0));
+    page.browser.wait("location.hash.includes('from=')");
+    page.browser.drawn();
+    page.says("main .note", "A column is 1 page;");
+    page.browser.value("history.back()");
+    page.browser.wait(&format!("location.hash === {before}"));
+    page.browser.drawn();
+    page.browser.wait(
+        "[...document.querySelectorAll('main .note')].every(note => !note.textContent.includes('A column is 1 page;'))",
+    );
+}
+
+#[test]
+fn keys_are_told_of_and_the_search_is_a_key_away() {
+    let mut page = Page::new(recorded("keys"), &[SOLVER], "view=machine");
+    page.says("#hint", "all keys and mouse actions");
+    page.browser.key("?");
+    page.browser
+        .wait("document.querySelector('#help').open && document.querySelector('#hint') === null");
+    page.says("#help", "selects a time");
+    page.browser.key("?");
+    page.browser.wait("!document.querySelector('#help').open");
+    page.browser.key("/");
+    page.browser
+        .wait("document.activeElement === document.querySelector('#search')");
+    // What is typed there is text.
+    page.browser.key("?");
+    assert_eq!(
+        page.browser.value("document.querySelector('#help').open"),
+        false
+    );
+}
+
+#[test]
+fn recordings_with_nothing_in_them_say_so() {
+    let case = Case::new("nothing-in-it");
+    let machine = preset("opteron-4").expect("a preset");
+    made_up::recording_without_accesses(&case.path(SOLVER), &machine);
+    let mut page = Page::new(case, &[SOLVER], "");
+    page.says(
+        "#oddities",
+        "The recording has no access to memory: record for longer",
+    );
+    page.says("#saving", "no access that a plan could place");
+    for view in ["objects", "space", "threads", "machine", "plan"] {
+        page.go(view);
+        // A picture without anything has a sentence, and no axes or colours to explain.
+        page.browser.wait(
+            "[...document.querySelectorAll('figure')].every(figure => figure.classList.contains('empty'))",
+        );
+    }
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn lines_that_threads_fight_for_are_told() {
+    let mut page = Page::new(recorded("lines"), &[SOLVER], "view=threads");
+    page.says(
+        "#shared-lines",
+        "1 line of 64 bytes was written by several threads",
+    );
+    page.says("#shared-lines tbody tr", "make_shared");
+    let row = text(&mut page.browser, "#shared-lines tbody tr");
+    assert!(row.contains("160 KiB") && row.contains("false"), "{row}");
+    assert!(
+        row.contains("openmp 3: 5 stores, 0 loads at byte 24"),
+        "{row}"
+    );
+}
+
+/// Relative luminance of `#rrggbb` (WCAG 2).
+fn luminance(colour: &str) -> f64 {
+    let part = |at: usize| {
+        let value = u8::from_str_radix(&colour[at..at + 2], 16).expect("a colour");
+        let value = f64::from(value) / 255.0;
+        match value <= 0.04045 {
+            true => value / 12.92,
+            false => ((value + 0.055) / 1.055).powf(2.4),
+        }
+    };
+    0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5)
+}
+
+fn contrast(one: &str, other: &str) -> f64 {
+    let (one, other) = (luminance(one), luminance(other));
+    (one.max(other) + 0.05) / (one.min(other) + 0.05)
+}
+
+fn colours(text: &str) -> Vec<&str> {
+    let found = text.match_indices('#').map(|(at, _)| &text[at..]);
+    let is_colour =
+        |text: &&str| text.len() >= 7 && text.as_bytes()[1..7].iter().all(u8::is_ascii_hexdigit);
+    found.filter(is_colour).map(|text| &text[..7]).collect()
+}
+
+#[test]
+fn colours_stand_out_from_light_and_dark_paper() {
+    let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../web/src");
+    let code = fs::read_to_string(web.join("colours.ts")).expect("the page's colours");
+    let style = fs::read_to_string(web.join("page.css")).expect("the page's style");
+    let (light, dark) = (
+        &code[code.find("  light: {").expect("a palette")..code.find("  dark: {").expect("one")],
+        &code[code.find("  dark: {").expect("a palette")..code.find("\n};").expect("its end")],
+    );
+    for (palette, theme) in [(light, ":root { "), (dark, ":root[data-theme=\"dark\"] { ")] {
+        let theme = &style[style.find(theme).expect("a theme")..];
+        let theme = &theme[..theme.find('}').expect("its end")];
+        let of_theme = |name: &str| {
+            let from = theme.find(name).expect("a colour of the theme") + name.len();
+            colours(&theme[from..])[0]
+        };
+        let paper = of_theme("--paper: ");
+        let inks = [
+            "--ink: ",
+            "--faint: ",
+            "--line: ",
+            "--link: ",
+            "--problem: ",
+        ]
+        .map(of_theme);
+        let all = [&colours(palette)[..], &inks].concat();
+        assert!(all.len() > 20, "{all:?}");
+        for colour in all {
+            let found = contrast(colour, paper);
+            assert!(found >= 3.0, "{colour} on {paper}: {found:.2}");
+        }
+    }
+}

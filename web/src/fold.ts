@@ -1,0 +1,139 @@
+// The address space with ranges folded away in which nothing was accessed: an axis of pieces with
+// breaks between them, and a picture that is joined of one for each piece.
+
+import { bytes } from "./format.ts";
+import { type Area, type Content, fitted, ink, toPixels } from "./plot.ts";
+
+/** A range of places that stays, and where it begins on the axis. */
+export interface Piece { from: number; to: number; at: number }
+
+/** Breaks of an axis, at most. */
+const BREAKS_MAX = 8;
+/** Untouched ranges below this share of the space stay. */
+const LEAST = 0.01;
+/** Length of a break, as a share of what stays. */
+const BREAK = 0.014;
+
+export class Folding {
+  readonly pieces: Piece[];
+  /** Length of the axis. */
+  readonly length: number;
+
+  /** `touched`: accesses in equal parts of the space, which is so many bytes long. */
+  constructor(touched: number[], readonly space: number, isFolded: boolean) {
+    const bin = space / Math.max(touched.length, 1);
+    const gaps: [number, number][] = [];
+    for (let from = 0; isFolded && from < touched.length; ) {
+      let to = from;
+      while (to < touched.length && touched[to] === 0) to += 1;
+      if (to - from >= LEAST * touched.length && to - from < touched.length) gaps.push([from, to]);
+      from = to + 1;
+    }
+    const folded = gaps.sort((a, b) => b[1] - b[0] - (a[1] - a[0])).slice(0, BREAKS_MAX).sort((a, b) => a[0] - b[0]);
+    const kept = space - folded.reduce((sum, [from, to]) => sum + (to - from) * bin, 0);
+    this.pieces = [];
+    let [place, at] = [0, 0];
+    for (const [from, to] of [...folded, [touched.length, touched.length]]) {
+      const end = from === touched.length ? space : from * bin;
+      if (end > place) {
+        this.pieces.push({ from: place, to: end, at });
+        at += end - place + kept * BREAK;
+      }
+      place = to * bin;
+    }
+    if (this.pieces.length === 0) this.pieces.push({ from: 0, to: Math.max(space, 1), at: 0 });
+    const last = this.pieces[this.pieces.length - 1];
+    this.length = last.at + last.to - last.from;
+  }
+
+  /** Bytes that are folded away. */
+  get away(): number {
+    return this.space - this.pieces.reduce((sum, { from, to }) => sum + to - from, 0);
+  }
+
+  /** The place at a position of the axis; in a break, where the next piece begins. */
+  place(position: number): number {
+    const piece = this.pieces.findLast(({ at }) => at <= position) ?? this.pieces[0];
+    return Math.min(Math.max(piece.from + position - piece.at, piece.from), piece.to);
+  }
+
+  /** Where a place is on the axis; what is folded away is where its break begins. */
+  position(place: number): number {
+    const piece = this.pieces.findLast(({ from }) => from <= place) ?? this.pieces[0];
+    return piece.at + Math.min(Math.max(place - piece.from, 0), piece.to - piece.from);
+  }
+
+  /** Parts of pieces that a range of the axis shows. */
+  shown(from: number, to: number): Piece[] {
+    const cut = this.pieces.map((piece): Piece => {
+      const [low, high] = [Math.max(from, piece.at), Math.min(to, piece.at + piece.to - piece.from)];
+      return { from: piece.from + low - piece.at, to: piece.from + high - piece.at, at: low };
+    });
+    const seen = cut.filter((piece) => piece.to > piece.from);
+    return seen.length > 0 ? seen : cut.slice(0, 1).map(({ from, at }) => ({ from, to: from + 1, at }));
+  }
+}
+
+/** One picture of one for each shown piece, along an axis. */
+export function joined(parts: { piece: Piece; content: Content }[], along: "x" | "y", range: [number, number], label: string, ticks: (piece: Piece) => string): Content {
+  const [first] = parts;
+  const across = along === "x" ? "y" : "x";
+  const most = Math.max(...parts.map(({ content }) => content[across].to));
+  for (const { content } of parts) content[across].to = most;
+  const at = (position: number) => parts.findLast(({ piece }) => piece.at <= position) ?? first;
+  const axis = { label, from: range[0], to: range[1], unit: "bytes" as const, ticks: parts.map(({ piece }): [number, string] => [piece.at, ticks(piece)]) };
+  const content: Content = {
+    ...first.content,
+    [along]: axis,
+    empty: parts.every(({ content }) => content.empty !== undefined) ? first.content.empty : undefined,
+    draw(g, area) {
+      parts.forEach(({ piece, content: part }, number) => {
+        const edge = (position: number) => toPixels(content, area, along === "x" ? [position, content.y.from] : [content.x.from, position])[along === "x" ? 0 : 1];
+        const [low, high] = [edge(piece.at), edge(piece.at + piece.to - piece.from)];
+        const inside: Area = along === "x" ? { ...area, x: low, width: high - low } : { ...area, y: low, height: high - low };
+        g.save();
+        g.beginPath();
+        g.rect(inside.x, inside.y, inside.width, inside.height);
+        g.clip();
+        if (part.empty === undefined) part.draw(g, inside);
+        g.restore();
+        const next = parts[number + 1];
+        if (next === undefined) return;
+        const until = edge(next.piece.at);
+        g.fillStyle = ink("--soft");
+        g.strokeStyle = ink("--line");
+        const [x, y, width, height] = along === "x" ? [high, area.y, until - high, area.height] : [area.x, high, area.width, until - high];
+        g.fillRect(x, y, width, height);
+        g.setLineDash([4, 3]);
+        g.strokeRect(x, y, along === "x" ? 0 : width, along === "x" ? height : 0);
+        g.strokeRect(along === "x" ? x + width : x, along === "x" ? y : y + height, along === "x" ? 0 : width, along === "x" ? height : 0);
+        g.setLineDash([]);
+        if (along === "y" && height >= 8) {
+          g.fillStyle = ink("--faint");
+          g.font = `${Math.min(11, height)}px system-ui, sans-serif`;
+          g.textAlign = "center";
+          g.textBaseline = "middle";
+          g.fillText(fitted(g, `${bytes(next.piece.from - piece.to)} untouched`, width), x + width / 2, y + height / 2);
+        }
+      });
+    },
+    at(x, y) {
+      const position = along === "x" ? x : y;
+      const { piece, content: part } = at(position);
+      const place = piece.from + position - piece.at;
+      if (place >= piece.to) return ["untouched"];
+      return part.empty !== undefined ? ["no access"] : along === "x" ? part.at(place, y) : part.at(x, place);
+    },
+    open(x, y) {
+      const position = along === "x" ? x : y;
+      const { piece, content: part } = at(position);
+      const place = piece.from + position - piece.at;
+      if (place < piece.to) part.open?.(along === "x" ? place : x, along === "x" ? y : place);
+    },
+    async csv() {
+      const all = await Promise.all(parts.map(({ content }) => content.csv()));
+      return all.flatMap((rows, number) => (number === 0 ? rows : rows.slice(1)));
+    },
+  };
+  return content;
+}
