@@ -1,7 +1,7 @@
 //! Objects that one thread fills, or goes through, while the others work on parts of their own.
 //!
 //! The one thread is everywhere, so that no rule explains much of all accesses. It does of the others': each page is
-//! nearest to most of its accesses if it goes to the thread that works on it, as long as the one has not many more of
+//! nearest to most of its accesses if it goes to the thread that works on it, as long as the one has fewer of
 //! them.
 
 use nearpage_recording::ThreadIndex;
@@ -14,9 +14,6 @@ use crate::{
 
 /// The one thread has so many times the accesses of the next.
 const TIMES_MIN: f64 = 1.5;
-/// The others have so many times the accesses that the one has to their pages: stores, which take longer, have more samples
-/// than loads.
-const OTHERS_MIN: f64 = 0.6;
 /// Parts of an object in which the one thread is, and its share of its own accesses in each at least: a quarter of an equal
 /// share.
 const PARTS: usize = 8;
@@ -61,7 +58,7 @@ pub(crate) fn beside_one(
     };
     let elsewhere = cells.iter().filter(is_own);
     let elsewhere: f64 = elsewhere.map(|cell| f64::from(cell.samples)).sum();
-    (of_others >= OTHERS_MIN * elsewhere).then_some(pattern)
+    (of_others > elsewhere).then_some(pattern)
 }
 
 /// Does a thread with so many samples use all parts of an object?

@@ -323,7 +323,7 @@ impl Rule<'_> {
         };
         let block_bytes = block.round() as u64;
         let period_bytes = block_bytes.saturating_mul(ownership.team() as u64);
-        if period_bytes.saturating_add(block_bytes / 2) >= size_bytes {
+        if period_bytes >= size_bytes {
             // Each thread's turn comes once.
             let pattern = Pattern::PartialBlock {
                 team,

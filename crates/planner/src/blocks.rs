@@ -153,7 +153,7 @@ pub(crate) fn arrays(
                 before.end = before.end.midpoint(start);
                 start = before.end;
             }
-        } else if start <= near_bytes {
+        } else if start <= 2 * page {
             start = 0;
         }
         parts.push(start..end.max(0.0).round() as u64);
