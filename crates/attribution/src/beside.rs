@@ -1,8 +1,7 @@
 //! Objects that one thread fills, or goes through, while the others work on parts of their own.
 //!
 //! The one thread is everywhere, so that no rule explains much of all accesses. It does of the others': each page is
-//! nearest to most of its accesses if it goes to the thread that works on it, as long as the one has fewer of
-//! them.
+//! nearest to most of its accesses if it goes to the thread that works on it, as long as the one has fewer.
 
 use nearpage_recording::ThreadIndex;
 
