@@ -22,6 +22,7 @@
 mod affinity;
 mod array;
 mod attribute;
+mod beside;
 mod cells;
 mod code;
 mod confidence;

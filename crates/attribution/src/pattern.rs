@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 pub(crate) use crate::effort::Effort;
 use crate::{
     Affinity, Cell, ObjectGroup, Team,
+    beside::beside_one,
     ownership::{Fit, Ownership, divergence},
     parts::has_parts,
     period::{best_cyclic, refine},
@@ -75,9 +76,9 @@ pub enum Pattern {
 }
 
 /// Accesses that a pattern is told from, at least.
-const SAMPLES_MIN: f64 = 8.0;
-/// A thread with this share of the accesses has the object to itself.
-const PRIVATE_SHARE: f64 = 0.97;
+pub(crate) const SAMPLES_MIN: f64 = 8.0;
+/// A thread with this share of the accesses has the object to itself: what others look up now and then does not matter.
+const PRIVATE_SHARE: f64 = 0.95;
 /// Accesses that the threads of a team must have made for the team to explain the object.
 const TEAM_SHARE: f64 = 0.7;
 /// Skill ([`Fit::skill`]) from which a rule is taken for the pattern: half of what chance leaves.
@@ -174,6 +175,9 @@ pub(crate) fn pattern_by(
                 (None, None) => {}
             },
         }
+        if let Some(pattern) = beside_one(affinity, cells, &threads, size_bytes, teams, effort) {
+            return pattern;
+        }
         if has_parts(cells, all, most / all, effort) {
             return Pattern::Mixed;
         }
@@ -188,14 +192,14 @@ pub(crate) fn pattern_by(
 }
 
 /// Cells, cut into segments once somebody asks: the search for the cuts costs more than most rules do.
-struct Cut<'a> {
+pub(crate) struct Cut<'a> {
     cells: &'a [Cell],
     effort: Effort,
     segments: OnceCell<Vec<Segment>>,
 }
 
 impl<'a> Cut<'a> {
-    fn new(cells: &'a [Cell], effort: Effort) -> Self {
+    pub(crate) fn new(cells: &'a [Cell], effort: Effort) -> Self {
         Self {
             cells,
             effort,
@@ -216,7 +220,7 @@ impl<'a> Cut<'a> {
 
 /// Block, block-cyclic or tiles over the team that accesses the object most, or over the main thread and that team, and
 /// the skill.
-fn best_rule(
+pub(crate) fn best_rule(
     affinity: &Affinity,
     cut: &Cut,
     size_bytes: u64,
@@ -318,10 +322,20 @@ impl Rule<'_> {
             return significant(&tiles.fit).then_some((pattern, skill));
         };
         let block_bytes = block.round() as u64;
+        let period_bytes = block_bytes.saturating_mul(ownership.team() as u64);
+        if period_bytes >= size_bytes {
+            // Each thread's turn comes once.
+            let pattern = Pattern::PartialBlock {
+                team,
+                block_bytes,
+                part_bytes: 0..size_bytes,
+            };
+            return Some((pattern, fit.skill()));
+        }
         let pattern = Pattern::BlockCyclic {
             team,
             block_bytes,
-            period_bytes: block_bytes * ownership.team() as u64,
+            period_bytes,
         };
         Some((pattern, fit.skill()))
     }

@@ -40,7 +40,7 @@ macro_rules! plain {
         const _: () = assert!(size_of::<$name>() == $bytes, "its layout changed: check that it has no padding");
     )* };
 }
-plain!(Header: 120 Section: 32 Module: 48 Rule: 112 FrameRange: 24 Run: 16 Weight: 8 Pin: 24 Phase: 32 u16: 2 u8: 1);
+plain!(Header: 120 Section: 32 Module: 48 Rule: 120 FrameRange: 24 Run: 16 Weight: 8 Pin: 24 Phase: 32 u16: 2 u8: 1);
 
 /// First entry and how many.
 pub(crate) type Part = [u32; 2];

@@ -1,5 +1,7 @@
 //! From patterns over threads to sequences of nodes: who gets which part of an object.
 
+mod parts;
+
 use nearpage_machine::{NodeId, several};
 use nearpage_wire::compact_plan::{
     BRK_HEAP_BYTES_MAX, NONE, RULE_WEAK, Rule, Run, placement, subject,
@@ -32,15 +34,7 @@ pub(crate) struct Dealer<'a> {
 impl Dealer<'_> {
     /// The rule with its placement; two where page runs fit one size only.
     pub fn place(&mut self, rule: Rule, wanted: &Placement) -> Result<Vec<Rule>, Error> {
-        let rule = match (rule.subject, wanted) {
-            // Shares and runs are for the size that was observed; all else goes on.
-            (subject::BRK_HEAP, Placement::Block { .. } | Placement::Runs(_)) => rule,
-            (subject::BRK_HEAP, _) => Rule {
-                size_bytes: BRK_HEAP_BYTES_MAX,
-                ..rule
-            },
-            _ => rule,
-        };
+        let rule = for_growth(rule, wanted);
         let place = |placement: u32| Rule { placement, ..rule };
         Ok(vec![match wanted {
             Placement::Block { team } => {
@@ -85,6 +79,17 @@ impl Dealer<'_> {
                 Rule {
                     nodes: self.tables.add_nodes([node]),
                     ..place(placement::NODE)
+                }
+            }
+            Placement::Parts { parts, team } => return self.place_parts(rule, parts, team),
+            Placement::Tiles { tiles, team } => {
+                let nodes = self.team_nodes(team)?;
+                let [_, columns] = tiles.grid(nodes.len() as u32);
+                Rule {
+                    nodes: self.tables.add_nodes(nodes),
+                    block_bytes: tiles.row_bytes(),
+                    columns,
+                    ..place(placement::TILES)
                 }
             }
             Placement::RoundRobin { team } => return self.place_in_turn(rule, team),
@@ -246,7 +251,6 @@ impl Dealer<'_> {
 
     /// The rule with page runs: exactly as planned where its objects have the planned size.
     fn place_runs(&mut self, rule: Rule, runs: &[PageRun]) -> Result<Vec<Rule>, Error> {
-        let page_bytes = u64::from(self.target.page_bytes);
         let owned = self.owned_bytes(runs)?;
         let end = owned.last().map_or(0, |&(_, end, _)| end);
         match rule.subject {
@@ -260,36 +264,48 @@ impl Dealer<'_> {
                 } else {
                     end
                 };
-                let pages = planned_bytes.div_ceil(page_bytes).max(1);
-                let scaled = Rule {
-                    placement: placement::BLOCK,
-                    nodes: self.shares(&owned, planned_bytes, pages),
-                    ..rule
-                };
-                if rule.order != [0, NONE] {
-                    // Bounds would change what is counted; of the same size the shares are the pages.
-                    return Ok(vec![scaled]);
-                }
-                let [low, high] = rule.size_bounds_bytes;
-                let same = [
-                    ((pages - 1) * page_bytes + 1).max(low),
-                    (pages * page_bytes).min(high),
-                ];
-                let exact = Rule {
-                    size_bounds_bytes: same,
-                    ..self.with_runs(rule, &owned, None)
-                };
-                let other = Rule {
-                    flags: rule.flags | RULE_WEAK,
-                    ..scaled
-                };
-                Ok(if same[0] <= same[1] {
-                    vec![exact, other]
-                } else {
-                    vec![other]
-                })
+                Ok(self.place_owned(rule, &owned, planned_bytes, RULE_WEAK))
             }
             _ => Ok(vec![self.with_runs(rule, &owned, None)]),
+        }
+    }
+
+    /// The objects of a call site: to the page where they are of the planned size, else in the same proportions, by a rule
+    /// with more flags.
+    fn place_owned(
+        &mut self,
+        rule: Rule,
+        owned: &[(u64, u64, NodeId)],
+        planned_bytes: u64,
+        flags_of_others: u32,
+    ) -> Vec<Rule> {
+        let page_bytes = u64::from(self.target.page_bytes).max(1);
+        let pages = planned_bytes.div_ceil(page_bytes).max(1);
+        let scaled = Rule {
+            placement: placement::BLOCK,
+            nodes: self.shares(owned, planned_bytes, pages),
+            ..rule
+        };
+        if rule.order != [0, NONE] {
+            // Bounds would change what is counted; of the same size the shares are the pages.
+            return vec![scaled];
+        }
+        let [low, high] = rule.size_bounds_bytes;
+        let same = [
+            ((pages - 1).saturating_mul(page_bytes) + 1).max(low),
+            pages.saturating_mul(page_bytes).min(high),
+        ];
+        let exact = Rule {
+            size_bounds_bytes: same,
+            ..self.with_runs(rule, owned, None)
+        };
+        let other = Rule {
+            flags: rule.flags | flags_of_others,
+            ..scaled
+        };
+        match same[0] <= same[1] {
+            true => vec![exact, other],
+            false => vec![other],
         }
     }
 
@@ -372,6 +388,24 @@ impl Dealer<'_> {
             })
             .collect();
         self.tables.add_nodes(shares)
+    }
+}
+
+/// Shares and runs are for the size of the heap that was observed; all else goes on as it grows.
+fn for_growth(rule: Rule, wanted: &Placement) -> Rule {
+    match (rule.subject, wanted) {
+        (
+            subject::BRK_HEAP,
+            Placement::Block { .. }
+            | Placement::Parts { .. }
+            | Placement::Tiles { .. }
+            | Placement::Runs(_),
+        ) => rule,
+        (subject::BRK_HEAP, _) => Rule {
+            size_bytes: BRK_HEAP_BYTES_MAX,
+            ..rule
+        },
+        _ => rule,
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use nearpage_machine::{NodeId, ThreadPlacement, duration};
+use nearpage_machine::{NodeId, ThreadPlacement};
 use serde::{Deserialize, Serialize};
+
+use crate::{Parts, Predicted, Tiles};
 
 /// A GNU build-id, lower-case hexadecimal; empty where there is none.
 pub type BuildId = String;
@@ -37,7 +39,7 @@ pub struct PageRun {
 }
 
 /// Where an object's pages go. Written in the plan file and on the command line (`--place`) the
-/// same way: `block`, `block-cyclic:20M`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`,
+/// same way: `block`, `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`,
 /// `thread:2`, `node:1`, `runs`, `replicate`, `first-touch`; a pattern over another team than the plan's first
 /// says so: `block@worker`, `thread:2@worker`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +58,20 @@ pub enum Placement {
     BlockCyclic {
         /// Bytes of one piece.
         block_bytes: u64,
+        /// Team; empty: the plan's first.
+        team: String,
+    },
+    /// Each part of the object in shares, as [`Self::Block`] deals all of it.
+    Parts {
+        /// The parts.
+        parts: Parts,
+        /// Team; empty: the plan's first.
+        team: String,
+    },
+    /// A tile of an array of rows to each thread of the team.
+    Tiles {
+        /// The grid.
+        tiles: Tiles,
         /// Team; empty: the plan's first.
         team: String,
     },
@@ -359,80 +375,6 @@ pub struct Phase {
     /// Decisions about objects, with [`Start::Allocation`]; the first that fits an object wins. With
     /// [`Placement::FirstTouch`] each page goes near the thread that uses it next.
     pub decisions: Vec<Decision>,
-}
-
-/// What was predicted of a plan as a whole when it was made, on its machine: whoever runs the plan later is told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Predicted {
-    /// Share of all accesses that is local under first touch, 0 to 1.
-    pub local_before: f64,
-    /// Share of all accesses that is local under the plan, 0 to 1.
-    pub local_after: f64,
-    /// Time under first touch, in nanoseconds; absent where no time was predicted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_touch_ns: Option<f64>,
-    /// Time under the plan, in nanoseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub planned_ns: Option<f64>,
-}
-
-/// Shares of local accesses, and times in relation, that differ by less are the same to a reader.
-const NO_DIFFERENCE: f64 = 0.0005;
-
-/// What to do instead of running a plan that does worse than first touch.
-const INSTEAD: &str = "run without the plan, or make one with `nearpage plan --policy auto`";
-
-/// That a plan takes longer than first touch, with what to do instead; none where it does not.
-pub fn slower_than_first_touch([first_touch_ns, planned_ns]: [f64; 2]) -> Option<String> {
-    (planned_ns > first_touch_ns * (1.0 + NO_DIFFERENCE)).then(|| {
-        format!(
-            "slower than first touch: {} instead of {} ({:.1} % more); {INSTEAD}",
-            duration(planned_ns),
-            duration(first_touch_ns),
-            100.0 * (planned_ns / first_touch_ns - 1.0),
-        )
-    })
-}
-
-impl Predicted {
-    /// Both times, first touch's first.
-    pub fn times_ns(&self) -> Option<[f64; 2]> {
-        Some([self.first_touch_ns?, self.planned_ns?])
-    }
-
-    /// Is the plan predicted to be slower than first touch? None where no time was predicted.
-    pub fn is_slower(&self) -> Option<bool> {
-        Some(slower_than_first_touch(self.times_ns()?).is_some())
-    }
-
-    /// Are fewer accesses predicted to be local than under first touch?
-    pub fn is_less_local(&self) -> bool {
-        self.local_after < self.local_before - NO_DIFFERENCE
-    }
-
-    /// What a user of the plan has to know, with what to do instead; none where the plan does no worse than first
-    /// touch by any measure.
-    pub fn warning(&self) -> Option<String> {
-        let shares = || {
-            let [before, after] = [self.local_before, self.local_after].map(|share| 100.0 * share);
-            format!("{after:.0} % of the accesses are local instead of {before:.0} %")
-        };
-        let times_ns = self.times_ns();
-        match times_ns.and_then(slower_than_first_touch) {
-            Some(slower) => Some(format!("this plan is predicted to be {slower}")),
-            None if times_ns.is_some() && self.is_less_local() => Some(format!(
-                "this plan makes fewer accesses local than first touch ({}); the time is predicted not to grow, as they \
-                 are spread over more memory controllers",
-                shares()
-            )),
-            None if self.is_less_local() => Some(format!(
-                "this plan is predicted to do worse than first touch: {}; {INSTEAD}",
-                shares()
-            )),
-            _ => None,
-        }
-    }
 }
 
 /// A plan for one program.

@@ -35,8 +35,10 @@ mod module;
 mod on_disk;
 mod place_rule;
 mod placement;
+mod predicted;
 mod program;
 mod recognise;
+mod shape;
 mod size;
 mod store;
 mod suggest;
@@ -48,12 +50,14 @@ pub use error::{Error, SyntaxError};
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
     BuildId, CallSiteFrame, Decision, Effect, Layout, Live, NodeWeights, Owner, PageRun, Phase,
-    Placement, Plan, Predicted, Program, Start, Subject, Team, slower_than_first_touch, threads_of,
+    Placement, Plan, Program, Start, Subject, Team, threads_of,
 };
 pub use libraries::SearchPaths;
 pub use module::{ModuleImage, Symbol};
 pub use place_rule::PlaceRule;
+pub use predicted::{Predicted, slower_than_first_touch};
 pub use program::{ProgramImage, resolve_command};
+pub use shape::{Parts, Tiles};
 pub use size::{parse_size, print_size};
 pub use store::{Kept, Store};
 pub use target::{Later, Mechanism, Pinning, Target};

@@ -283,6 +283,8 @@ mod tests {
     fn what_is_typed_is_read_back() {
         for text in [
             "symbol:cvar=block-cyclic:20M",
+            "symbol:cvar=block:0-48M/64M",
+            "heap>=1M=tiles:2x4/384K@worker",
             "symbol:cvar@libapp.so.1=interleave",
             "symbol:operator===node:1",
             "function:main=block",
@@ -318,7 +320,7 @@ mod tests {
         assert_eq!(
             message("symbol:cvar=blok"),
             "--place 'symbol:cvar=blok': `blok` is not a placement; expected `block`, \
-             `block-cyclic:20M`, `round-robin`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, \
+             `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `round-robin`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, \
              `thread:2` or `first-touch`; a rule is WHAT=WHERE, for example \
              'symbol:cvar=block-cyclic:20M'"
         );

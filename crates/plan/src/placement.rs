@@ -7,7 +7,7 @@ use nearpage_machine::{NodeId, NodeList};
 
 use crate::error::SyntaxError;
 use crate::size::{bytes_of, print_size};
-use crate::{NodeWeights, Owner, PageRun, Placement};
+use crate::{NodeWeights, Owner, PageRun, Parts, Placement, Tiles};
 
 /// Most pages in a row that one weight gives to a node; the kernel's own weights are bytes.
 const WEIGHT_MAX: u32 = 255;
@@ -34,7 +34,10 @@ impl Placement {
             None => (pattern, None),
         };
         if text.contains('@')
-            && !matches!(keyword, "block" | "block-cyclic" | "round-robin" | "thread")
+            && !matches!(
+                keyword,
+                "block" | "block-cyclic" | "tiles" | "round-robin" | "thread"
+            )
         {
             return Err(format!(
                 "`{keyword}` is not dealt to threads, so no team goes with it"
@@ -42,6 +45,14 @@ impl Placement {
         }
         match (keyword, argument) {
             ("block", None) => Ok(Self::Block { team }),
+            ("block", Some(parts)) => Ok(Self::Parts {
+                parts: Parts::read(parts)?,
+                team,
+            }),
+            ("tiles", grid) => Ok(Self::Tiles {
+                tiles: Tiles::read(grid.unwrap_or_default())?,
+                team,
+            }),
             ("round-robin", None) => Ok(Self::RoundRobin { team }),
             ("block-cyclic", Some(size)) => match bytes_of(size)? {
                 0 => Err("a piece of `block-cyclic` has at least one byte".to_owned()),
@@ -58,12 +69,12 @@ impl Placement {
             ("runs", None) => Ok(Self::Runs(Vec::new())),
             ("replicate", None) => Ok(Self::Replicate),
             ("first-touch", None) => Ok(Self::FirstTouch),
-            ("block" | "round-robin" | "runs" | "replicate" | "first-touch", Some(_)) => {
+            ("round-robin" | "runs" | "replicate" | "first-touch", Some(_)) => {
                 Err(format!("`{keyword}` takes nothing after `:`"))
             }
             _ => Err(format!(
-                "`{text}` is not a placement; expected `block`, `block-cyclic:20M`, `round-robin`, \
-                 `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `thread:2` or `first-touch`"
+                "`{text}` is not a placement; expected `block`, `block:0-48M/64M`, `block-cyclic:20M`, \
+                 `tiles:2x4/384K`, `round-robin`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `thread:2` or `first-touch`"
             )),
         }
     }
@@ -75,6 +86,7 @@ impl Placement {
             keyword,
             "block"
                 | "block-cyclic"
+                | "tiles"
                 | "round-robin"
                 | "interleave"
                 | "node"
@@ -94,6 +106,8 @@ impl Placement {
             Self::Whole(Owner::Thread { .. })
             | Self::Block { .. }
             | Self::BlockCyclic { .. }
+            | Self::Parts { .. }
+            | Self::Tiles { .. }
             | Self::RoundRobin { .. }
             | Self::Runs(_)
             | Self::Replicate => false,
@@ -105,6 +119,8 @@ impl Placement {
         match self {
             Self::Block { .. }
             | Self::BlockCyclic { .. }
+            | Self::Parts { .. }
+            | Self::Tiles { .. }
             | Self::RoundRobin { .. }
             | Self::Whole(Owner::Thread { .. }) => true,
             Self::Runs(runs) => runs
@@ -123,6 +139,8 @@ impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Block { team } => write!(f, "block{}", AtTeam(team)),
+            Self::Parts { parts, team } => write!(f, "block:{parts}{}", AtTeam(team)),
+            Self::Tiles { tiles, team } => write!(f, "tiles:{tiles}{}", AtTeam(team)),
             Self::RoundRobin { team } => write!(f, "round-robin{}", AtTeam(team)),
             Self::BlockCyclic { block_bytes, team } => {
                 let size = print_size(*block_bytes);
@@ -280,6 +298,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::shape;
 
     fn parse(text: &str) -> Result<Placement, String> {
         Placement::among(text, &[])
@@ -294,6 +313,10 @@ pub(crate) mod tests {
             "block-cyclic:20M",
             "block-cyclic:4097",
             "block-cyclic:64K@worker",
+            "block:0-48M/64M",
+            "block:4097-8K,1M-2M/2M@worker",
+            "tiles:2x4/384K",
+            "tiles:3x1/5000@main+worker",
             "interleave",
             "interleave:0,2-3",
             "interleave:0=3,1=1",
@@ -340,7 +363,16 @@ pub(crate) mod tests {
         for (text, part) in [
             ("", "expected `block`"),
             ("blocks", "expected `block`"),
-            ("block:4", "takes nothing"),
+            ("block:4", "0-12M,16M-48M/64M"),
+            ("block:0-0/4K", "0-12M,16M-48M/64M"),
+            ("block:0-8K,4K-12K/16K", "ascending"),
+            ("block:8K-12K/4K", "ascending"),
+            ("block:0-4K/0", "ascending"),
+            ("tiles", "2x4/384K"),
+            ("tiles:2x4", "2x4/384K"),
+            ("tiles:0x4/64K", "2x4/384K"),
+            ("tiles:2x99999/64K", "2x4/384K"),
+            ("tiles:2x2/0", "2x4/384K"),
             ("block@", "name of a team"),
             ("block-cyclic", "block-cyclic:20M"),
             ("block-cyclic:0", "at least one byte"),
@@ -393,6 +425,10 @@ pub(crate) mod tests {
         prop_oneof![
             team().prop_map(|team| Placement::Block { team }),
             team().prop_map(|team| Placement::RoundRobin { team }),
+            (shape::tests::parts(), team())
+                .prop_map(|(parts, team)| Placement::Parts { parts, team }),
+            (shape::tests::tiles(), team())
+                .prop_map(|(tiles, team)| Placement::Tiles { tiles, team }),
             (1u64.., team())
                 .prop_map(|(block_bytes, team)| Placement::BlockCyclic { block_bytes, team }),
             prop::collection::btree_map(any::<u16>().prop_map(NodeId), 1..=WEIGHT_MAX, 0..6)
@@ -425,7 +461,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn never_panics(text in "(block-cyclic|interleave|node|thread|\\PC{0,8}):?[0-9,=!+@.KM-]{0,30}") {
+        fn never_panics(text in "(block|block-cyclic|tiles|interleave|node|thread|\\PC{0,8}):?[0-9,=!+@./xKM-]{0,30}") {
             let _ = parse(&text);
             let _ = Placement::parse_among(&text, &[NodeId(0), NodeId(1)]);
             let _ = PageRun::parse(&text);

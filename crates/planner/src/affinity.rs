@@ -19,7 +19,7 @@ use nearpage_online::best_node::{cost_on, hop_sensitive, same, uniform};
 use nearpage_plan::{Owner, PageRun, Placement};
 use nearpage_recording::ThreadIndex;
 
-use crate::blocks::{over_part, whole_pages};
+use crate::blocks::{cyclic, over_part};
 use crate::context::Context;
 use crate::holder::{Holder, Layout};
 use crate::parameters::Parameters;
@@ -235,10 +235,7 @@ fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement
         } => over_part(context, team, block_bytes, part_bytes, group.size_bytes),
         Pattern::BlockCyclic {
             team, block_bytes, ..
-        } => Some(Placement::BlockCyclic {
-            block_bytes: whole_pages(block_bytes, group.size_bytes, context.page_bytes),
-            team: context.team_name(team)?,
-        }),
+        } => cyclic(context, group, team, block_bytes),
         Pattern::Unknown
         | Pattern::PrivateEach
         | Pattern::PrivateRuns(_)

@@ -1,11 +1,14 @@
-//! Sizes of blocks, and blocks over a part of an object.
+//! Sizes of blocks, blocks over parts of an object, and tiles.
 
 use std::ops::Range;
 
-use nearpage_attribution::{ObjectGroup, RowShare};
-use nearpage_plan::{PageRun, Placement};
+use nearpage_attribution::{ObjectGroup, RowShare, Segment};
+use nearpage_plan::{PageRun, Parts, Placement, Tiles};
+use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
+use crate::effect::share_near;
+use crate::holder::{Holder, Layout};
 
 /// A block of the size that enforcement can do; see the module.
 pub(crate) fn whole_pages(block_bytes: u64, size_bytes: u64, page_bytes: u64) -> u64 {
@@ -32,38 +35,193 @@ pub(crate) fn over_part(
     part_bytes: &Range<u64>,
     size_bytes: u64,
 ) -> Option<Placement> {
-    let threads = context.team(&context.team_name(team)?)?;
-    let page_bytes = context.page_bytes.max(1);
-    let end = size_bytes.max(part_bytes.end).div_ceil(page_bytes);
-    let first = |share: usize| match share {
-        0 => 0,
-        share => {
-            let offset = block_bytes.saturating_mul(share as u64);
-            let begin = part_bytes.start.saturating_add(offset);
-            // A page that two shares meet in belongs to the one with more of it.
-            (begin.saturating_add(page_bytes / 2) / page_bytes).min(end)
-        }
-    };
-    let mut runs = Vec::with_capacity(threads.len());
-    for (share, &thread) in threads.iter().enumerate() {
-        let next = match share + 1 == threads.len() {
-            true => end,
-            false => first(share + 1),
-        };
-        let pages = next.saturating_sub(first(share));
-        if pages > 0 {
-            runs.push(PageRun {
-                first_page: first(share),
-                pages,
-                owner: context.owner(thread)?,
-            });
-        }
-    }
-    (!runs.is_empty()).then_some(Placement::Runs(runs))
+    let team = context.team_name(team)?;
+    let threads = context.team(&team)?.len() as u64;
+    // The last share may be shorter than the others.
+    let end = part_bytes
+        .start
+        .saturating_add(block_bytes.saturating_mul(threads));
+    let parts = Parts::new(vec![part_bytes.start..end], size_bytes)?;
+    Some(Placement::Parts { parts, team })
 }
 
-/// Tiles: the rows' shares, of each of which pieces go to its threads in turn. None where they would be more than
-/// `runs_max` runs of pages.
+/// Rounds of pieces that are taken for arrays of an object's own: of more, a round is a row, as long with another input.
+const ARRAYS_MAX: u64 = 8;
+/// A program's own constants are multiples of this, sizes of arrays are not.
+const CONSTANT_BYTES: u64 = 64 << 10;
+/// Accesses that arrays in shares may explain less than the pieces that were found.
+const ARRAYS_SLACK: f64 = 0.01;
+
+/// Pieces that go round a team. Where a few rounds are the whole object, it is as many arrays in one allocation, each in
+/// shares: these are larger with another input, and not more.
+pub(crate) fn cyclic(
+    context: &Context,
+    group: &ObjectGroup,
+    team: usize,
+    block_bytes: u64,
+) -> Option<Placement> {
+    let name = context.team_name(team)?;
+    let threads = context.team(&name)?.len() as u64;
+    let block_bytes_whole = whole_pages(block_bytes, group.size_bytes, context.page_bytes);
+    let pieces = Placement::BlockCyclic {
+        block_bytes: block_bytes_whole,
+        team: name.clone(),
+    };
+    let period_bytes = block_bytes.saturating_mul(threads).max(1);
+    let rounds = (group.size_bytes.saturating_add(period_bytes / 2)) / period_bytes;
+    let left_bytes = group
+        .size_bytes
+        .abs_diff(rounds.saturating_mul(period_bytes));
+    let is_whole = (2..=ARRAYS_MAX).contains(&rounds) && left_bytes <= period_bytes / 16;
+    if !is_whole || block_bytes.is_multiple_of(CONSTANT_BYTES) {
+        return Some(pieces);
+    }
+    let at = |round: u64| {
+        let offset = u128::from(group.size_bytes) * u128::from(round) / u128::from(rounds);
+        u64::try_from(offset).unwrap_or(u64::MAX)
+    };
+    let parts = (0..rounds).map(|round| at(round)..at(round + 1)).collect();
+    let Some(parts) = Parts::new(parts, group.size_bytes) else {
+        return Some(pieces);
+    };
+    let arrays = Placement::Parts { parts, team: name };
+    let shares = [&pieces, &arrays].map(|placement| by_owner(context, group, placement));
+    match shares {
+        [Some(by_pieces), Some(by_arrays)] if by_arrays >= by_pieces - ARRAYS_SLACK => Some(arrays),
+        _ => Some(pieces),
+    }
+}
+
+/// Share of a group's accesses that are by the thread to which a placement gives the page.
+pub(crate) fn by_owner(
+    context: &Context,
+    group: &ObjectGroup,
+    placement: &Placement,
+) -> Option<f64> {
+    let unit = group.affinity.page_bytes;
+    let layout = Layout::new(placement, context, group.size_bytes)?;
+    share_near(context, group, true, |page| {
+        match layout.holder(u64::from(page) * unit + unit / 2) {
+            Holder::Thread(thread) => Some(thread),
+            Holder::Node(_) | Holder::Spread(_) | Holder::Everywhere => None,
+        }
+    })
+}
+
+/// Shares of several arrays in one allocation, from segments whose users are the threads of a team in order, over and
+/// over. None where they are not, or equal shares explain clearly less.
+pub(crate) fn arrays(
+    context: &Context,
+    group: &ObjectGroup,
+    segments: &[Segment],
+) -> Option<Placement> {
+    let (name, threads) = context.teams().find(|(_, threads)| {
+        let users = segments.iter().map(|segment| segment.user);
+        let mut owners: Vec<ThreadIndex> = users.collect();
+        owners.dedup();
+        threads.len() > 1
+            && owners.len().is_multiple_of(threads.len())
+            && owners
+                .iter()
+                .zip(threads.iter().cycle())
+                .all(|(owner, thread)| owner == thread)
+    })?;
+    let page = group.affinity.page_bytes;
+    let mut shares: Vec<(ThreadIndex, u64, u64)> = Vec::new();
+    for segment in segments {
+        let [begin, end] = segment.part_bytes(&group.affinity);
+        match shares.last_mut() {
+            Some(last) if last.0 == segment.user => last.2 = end,
+            _ => shares.push((segment.user, begin, end)),
+        }
+    }
+    // Between the last page of one and the first of the next.
+    let boundary = |at: usize| match (at.checked_sub(1), shares.get(at)) {
+        (Some(before), Some(next)) => shares[before].2.midpoint(next.1),
+        (Some(before), None) => shares[before].2,
+        (None, first) => first.map_or(0, |first| first.1),
+    };
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    for round in 0..shares.len() / threads.len() {
+        let of = |share: usize| boundary(round * threads.len() + share);
+        let (start, end) = equal_shares(&(0..=threads.len()).map(of).collect::<Vec<_>>());
+        let mut start = start.max(0.0).round() as u64;
+        let near_bytes = (end as u64).saturating_sub(start) / 16;
+        if let Some(before) = parts.last_mut() {
+            // Neighbours meet half-way, unless there is an unused part between them.
+            if start < before.end || start - before.end <= near_bytes {
+                before.end = before.end.midpoint(start);
+                start = before.end;
+            }
+        } else if start <= 2 * page {
+            start = 0;
+        }
+        parts.push(start..end.max(0.0).round() as u64);
+    }
+    if let Some(last) = parts
+        .last_mut()
+        .filter(|last| last.end.abs_diff(group.size_bytes) <= (group.size_bytes / 32).max(2 * page))
+    {
+        last.end = group.size_bytes;
+    }
+    let parts = Parts::new(parts, group.size_bytes)?;
+    let team = name.to_owned();
+    let placement = Placement::Parts { parts, team };
+    let samples: f64 = segments.iter().map(|one| one.samples).sum();
+    let by_users: f64 = segments.iter().map(|one| one.samples * one.share).sum();
+    let own = by_owner(context, group, &placement)?;
+    (own >= by_users / samples.max(f64::MIN_POSITIVE) - SHARES_SLACK).then_some(placement)
+}
+
+/// Accesses that equal shares may explain less than segments, each of which begins where its samples suit it.
+const SHARES_SLACK: f64 = 0.03;
+
+/// First and last of the boundaries at equal distances that are nearest to some (least squares).
+fn equal_shares(boundaries: &[u64]) -> (f64, f64) {
+    let count = boundaries.len() as f64;
+    let middle = (count - 1.0) / 2.0;
+    let (mut sum, mut slope, mut squares) = (0.0, 0.0, 0.0);
+    for (number, &boundary) in boundaries.iter().enumerate() {
+        let boundary = boundary as f64;
+        let aside = number as f64 - middle;
+        sum += boundary;
+        slope += aside * boundary;
+        squares += aside * aside;
+    }
+    let mean = sum / count.max(1.0);
+    let half = middle * slope / squares.max(f64::MIN_POSITIVE);
+    (mean - half, mean + half)
+}
+
+/// Tiles of a team: where its threads have them in order, as many in each share of the rows, and shares are about equal.
+fn tiles_of_team(
+    context: &Context,
+    group: &ObjectGroup,
+    block_bytes: u64,
+    shares: &[RowShare],
+) -> Option<Placement> {
+    let columns = shares.first().map(|share| share.threads.len())?;
+    let owners: Vec<ThreadIndex> = shares
+        .iter()
+        .flat_map(|share| share.threads.clone())
+        .collect();
+    let (team, _) = context.teams().find(|(_, threads)| *threads == owners)?;
+    let height = group.size_bytes / shares.len() as u64;
+    let is_equal = shares.iter().zip(0u64..).all(|(share, number)| {
+        let begin = u64::from(share.pages.start).saturating_mul(group.affinity.page_bytes);
+        begin.abs_diff(number * height) <= height / 8
+    });
+    if shares.len() < 2 || !is_equal || shares.iter().any(|share| share.threads.len() != columns) {
+        return None;
+    }
+    let row_bytes = block_bytes.checked_mul(columns as u64)?;
+    let tiles = Tiles::new(shares.len() as u32, columns as u32, row_bytes)?;
+    let team = team.to_owned();
+    Some(Placement::Tiles { tiles, team })
+}
+
+/// Tiles: the rows' shares, of each of which pieces go to its threads in turn. Where they are no team's, runs of pages;
+/// none where these would be more than `runs_max`.
 pub(crate) fn tiles(
     context: &Context,
     group: &ObjectGroup,
@@ -71,6 +229,9 @@ pub(crate) fn tiles(
     shares: &[RowShare],
     runs_max: usize,
 ) -> Option<Placement> {
+    if let Some(placement) = tiles_of_team(context, group, block_bytes, shares) {
+        return Some(placement);
+    }
     let page_bytes = context.page_bytes.max(1);
     let size_bytes = group.size_bytes.max(1);
     let offset = |page: u32| u64::from(page).saturating_mul(group.affinity.page_bytes);

@@ -152,6 +152,8 @@ fn on_nodes(
         Placement::Whole(_)
         | Placement::Block { .. }
         | Placement::BlockCyclic { .. }
+        | Placement::Parts { .. }
+        | Placement::Tiles { .. }
         | Placement::RoundRobin { .. }
         | Placement::Runs(_) => {}
     }

@@ -1,7 +1,7 @@
 //! Who holds which part of an object under a placement.
 
 use nearpage_machine::NodeId;
-use nearpage_plan::{Owner, Placement};
+use nearpage_plan::{Owner, Placement, Tiles};
 use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
@@ -82,6 +82,11 @@ pub(crate) enum Layout<'a> {
         block_bytes: u64,
     },
     Whole(Holder<'a>),
+    Tiles {
+        threads: &'a [ThreadIndex],
+        tiles: Tiles,
+        size_bytes: u64,
+    },
     /// First byte and holder, ascending.
     Runs(Vec<(u64, Holder<'a>)>),
     Spread(Vec<(NodeId, f64)>),
@@ -113,6 +118,17 @@ impl<'a> Layout<'a> {
             } => Some(Self::Pieces {
                 threads: team(name)?,
                 block_bytes: (*block_bytes).max(1),
+            }),
+            Placement::Parts { parts, team: name } => {
+                let threads = team(name)?;
+                let shares = parts.shares(size_bytes.max(1), threads.len()).into_iter();
+                let shares = shares.map(|(begin, thread)| (begin, Holder::Thread(threads[thread])));
+                Some(Self::Runs(shares.collect()))
+            }
+            Placement::Tiles { tiles, team: name } => Some(Self::Tiles {
+                threads: team(name)?,
+                tiles: *tiles,
+                size_bytes,
             }),
             Placement::Whole(owner) => holder(owner).map(Self::Whole),
             Placement::Runs(runs) => {
@@ -158,6 +174,14 @@ impl<'a> Layout<'a> {
                 threads,
                 block_bytes,
             } => Holder::Thread(threads[(offset / block_bytes % threads.len() as u64) as usize]),
+            Self::Tiles {
+                threads,
+                tiles,
+                size_bytes,
+            } => {
+                let thread = tiles.thread(offset, *size_bytes, threads.len() as u32);
+                Holder::Thread(threads[thread as usize])
+            }
             Self::Whole(holder) => *holder,
             Self::Runs(runs) => {
                 runs[runs

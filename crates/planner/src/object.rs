@@ -4,13 +4,13 @@
 //! | pattern | placement |
 //! | --- | --- |
 //! | block | `block`: share k of T to thread k, whatever T will be |
-//! | block over a part | page runs: the same shares of that part |
-//! | block-cyclic | `block-cyclic` with the block found, in whole pages |
+//! | block over a part | `block` over that part: it grows with the object |
+//! | block-cyclic | `block-cyclic` with the block found, in whole pages; of a few whole rounds, `block` over each |
 //! | one thread | `thread k` |
 //! | shared, read-only or not | `interleave` over the nodes its threads run on |
 //! | each instance one thread's | `thread k`, for runs of instances (`instances`) |
-//! | tiles | page runs: columns of each share of the rows |
-//! | segments | page runs: each segment near its users |
+//! | tiles | `tiles`; of threads that are no team, page runs: columns of each share of the rows |
+//! | segments | page runs: each segment near its users; `block` over several arrays, where they are a team's in order |
 //! | mixed | page runs by Eq. 2 |
 //! | unknown | left to first touch |
 //!
@@ -30,11 +30,10 @@ use nearpage_machine::several;
 use nearpage_plan::{Owner, Placement};
 
 use crate::affinity::Equation;
-use crate::blocks::{over_part, tiles, whole_pages};
+use crate::blocks::{arrays, by_owner, cyclic, over_part, tiles, whole_pages};
 use crate::context::Context;
 use crate::effect::share_near;
 use crate::first_touch::FirstTouches;
-use crate::holder::{Holder, Layout};
 use crate::parameters::Parameters;
 use crate::{affinity, interleave};
 
@@ -78,10 +77,7 @@ pub(crate) fn place(
             period_bytes,
         } => {
             let whole = whole_pages(block_bytes, group.size_bytes, context.page_bytes);
-            let placement = Placement::BlockCyclic {
-                block_bytes: whole,
-                team: context.team_name(team)?,
-            };
+            let placement = cyclic(context, group, team, block_bytes)?;
             let rounded = if whole == block_bytes {
                 String::new()
             } else {
@@ -159,6 +155,10 @@ fn parts(
         }
         Pattern::Segments(segments) => {
             let parts = several(segments.len() as u64, "contiguous part");
+            if let Some(placement) = arrays(context, group, segments) {
+                let rule = format!("{parts}, one after the other of a team's threads");
+                return Some(with_own_share(context, group, placement, rule));
+            }
             let found = affinity::by_segments(context, group, Equation::HopSensitive)?;
             (found.0, format!("each of {parts} is near its users"))
         }
@@ -174,16 +174,7 @@ fn with_own_share(
     placement: Placement,
     rule: String,
 ) -> (Placement, String) {
-    let unit = group.affinity.page_bytes;
-    let own = Layout::new(&placement, context, group.size_bytes).and_then(|layout| {
-        share_near(context, group, true, |page| {
-            match layout.holder(u64::from(page) * unit + unit / 2) {
-                Holder::Thread(thread) => Some(thread),
-                Holder::Node(_) | Holder::Spread(_) | Holder::Everywhere => None,
-            }
-        })
-    });
-    match own {
+    match by_owner(context, group, &placement) {
         Some(own) => (
             placement,
             format!(

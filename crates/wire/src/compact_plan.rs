@@ -4,7 +4,7 @@
 //! offsets, and size units into bytes, so that the library only compares numbers. The file is
 //! written once, read-only, and mapped by every process of the run.
 //!
-//! # Layout (version 6), little-endian, every table 8-byte aligned
+//! # Layout (version 8), little-endian, every table 8-byte aligned
 //! [`Header`], then the tables it points to, each an array of one `repr(C)` struct of this module
 //! whose fields are stored in order. Offsets are from the start of the file.
 //!
@@ -15,7 +15,7 @@
 //! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
 
 /// First eight bytes; the last is the version.
-pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x07";
+pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x08";
 /// "No index", "any" in 32-bit fields.
 pub const NONE: u32 = u32::MAX;
 
@@ -178,6 +178,10 @@ pub mod placement {
     pub const WEIGHTED_INTERLEAVE: u32 = 6;
     /// Left to first touch: recognised so that no later, wider rule takes it.
     pub const LEAVE: u32 = 7;
+    /// Rows of `block_bytes`, of which `nodes` has one node for each tile: `columns` for each share of the rows, from the
+    /// first share on. The rows that fit the object are divided into equal shares, and each row into equal columns. Since
+    /// version 8.
+    pub const TILES: u32 = 8;
 }
 
 /// The rule is the second, weaker key of a rebuilt program: its use is reported.
@@ -215,7 +219,7 @@ pub struct Rule {
     /// CALL_SITE: first frame and how many; compared innermost first against the stack without
     /// frames of runtime modules ([`crate::is_runtime_module`]).
     pub frames: [u32; 2],
-    /// BLOCK_CYCLIC: bytes of one piece.
+    /// BLOCK_CYCLIC: bytes of one piece. TILES: bytes of a row.
     pub block_bytes: u64,
     /// First entry in `nodes` and how many.
     pub nodes: [u32; 2],
@@ -225,6 +229,10 @@ pub struct Rule {
     pub weights: [u32; 2],
     /// CALL_SITE: of the numbers in `order` it takes those that leave the first when divided by the second. `[0, 1]`: all.
     pub turn: [u32; 2],
+    /// TILES: tiles in a row; `nodes` has a multiple of them.
+    pub columns: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl Rule {

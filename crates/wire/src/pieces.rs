@@ -9,6 +9,10 @@
 //!
 //! An object of less than two pages is left alone: at best one page would be its own.
 
+mod tiles;
+
+pub use tiles::Tiles;
+
 use crate::compact_plan::{Rule, Run, Weight, placement};
 
 /// Nodes above this number are not placed on (Linux knows at most 1024).
@@ -92,6 +96,8 @@ pub enum Pattern<'plan> {
     Block(&'plan [u16]),
     /// Pieces of so many bytes dealt to the nodes in order.
     BlockCyclic(&'plan [u16], u64),
+    /// Tiles of an array of rows.
+    Tiles(Tiles<'plan>),
     /// All of it to one node.
     Node(u32),
     /// Runs in ascending order, in pages of so many bytes from the page of the first byte.
@@ -130,6 +136,17 @@ impl<'plan> Pattern<'plan> {
             placement::BLOCK_CYCLIC if rule.block_bytes > 0 => {
                 Self::BlockCyclic(nodes()?, rule.block_bytes)
             }
+            placement::TILES if rule.block_bytes > 0 && rule.columns > 0 => {
+                let nodes = nodes()?;
+                if nodes.len() % rule.columns as usize != 0 {
+                    return None;
+                }
+                Self::Tiles(Tiles {
+                    nodes,
+                    columns: rule.columns,
+                    row_bytes: rule.block_bytes,
+                })
+            }
             placement::NODE => Self::Node((*nodes()?.first()?).into()),
             placement::RUNS => {
                 let runs = part(tables.runs, rule.runs).filter(|runs| !runs.is_empty())?;
@@ -155,7 +172,10 @@ impl Pattern<'_> {
     pub fn nodes(&self) -> NodeSet {
         let mut set = NodeSet::EMPTY;
         match self {
-            Self::Interleave(nodes) | Self::Block(nodes) | Self::BlockCyclic(nodes, _) => {
+            Self::Interleave(nodes)
+            | Self::Block(nodes)
+            | Self::BlockCyclic(nodes, _)
+            | Self::Tiles(Tiles { nodes, .. }) => {
                 nodes.iter().for_each(|node| set.insert((*node).into()));
             }
             Self::Node(node) => set.insert(*node),
@@ -169,7 +189,10 @@ impl Pattern<'_> {
     /// The only node of a pattern that names no other.
     fn single(&self) -> Option<u32> {
         let (first, alike) = match self {
-            Self::Interleave(nodes) | Self::Block(nodes) | Self::BlockCyclic(nodes, _) => {
+            Self::Interleave(nodes)
+            | Self::Block(nodes)
+            | Self::BlockCyclic(nodes, _)
+            | Self::Tiles(Tiles { nodes, .. }) => {
                 let first = u32::from(*nodes.first()?);
                 (first, nodes.iter().all(|node| u32::from(*node) == first))
             }
@@ -276,6 +299,12 @@ impl<'plan> Pieces<'plan> {
             (None, Pattern::BlockCyclic(nodes, block)) => {
                 Pattern::BlockCyclic(nodes, block.max(extent.unit_bytes as u64))
             }
+            (None, Pattern::Tiles(tiles)) => Pattern::Tiles(Tiles {
+                row_bytes: (extent.unit_bytes as u64)
+                    .saturating_mul(tiles.columns.into())
+                    .max(tiles.row_bytes),
+                ..tiles
+            }),
             (None, other) => other,
         };
         let unit_pages = (extent.unit_bytes / extent.page_bytes) as u64;
@@ -369,6 +398,7 @@ impl<'plan> Pieces<'plan> {
                 size_bytes as u128 * u128::from(index + 1) / nodes.len() as u128
             }
             Pattern::BlockCyclic(_, block) => u128::from(index + 1) * u128::from(block),
+            Pattern::Tiles(tiles) => tiles.end(index),
             Pattern::Runs(runs, run_page_bytes) => {
                 let next = runs.get(usize::try_from(index + 1).ok()?)?;
                 let head = (address & (page_bytes - 1)) as u128;
@@ -403,6 +433,7 @@ impl<'plan> Pieces<'plan> {
             Pattern::Block(nodes) | Pattern::BlockCyclic(nodes, _) => {
                 Target::Node(nodes[dealt(nodes.len())].into())
             }
+            Pattern::Tiles(tiles) => Target::Node(tiles.node(index, self.extent.size_bytes).into()),
             Pattern::Runs(runs, _) => Target::Node(runs[dealt(runs.len())].node),
             Pattern::Weighted(weights) => Target::Node(weights[dealt(weights.len())].node),
         }

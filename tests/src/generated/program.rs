@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::kind::Kind;
+use super::sweep::tile_rows;
 
 /// Lines of which accesses are counted together: a page's.
 pub const UNIT_LINES: u64 = 64;
@@ -174,6 +175,10 @@ impl Program {
         let siblings = self.objects.iter().filter(|one| one.site == object.site);
         // What is used in different ways may be told as what it is together.
         let has_siblings = siblings.count() > 1;
+        // A team that cannot be arranged in two rows or more has columns.
+        if matches!(object.kind, Kind::Tiles { .. }) && tile_rows(self.team) == 1 {
+            names.push("BlockCyclic");
+        }
         // The main thread and those that it creates are no team, so that no rule is about all of them.
         let has_no_team = self.style == Style::MainAndWorkers && object.kind.is_by_team();
         if has_siblings || has_no_team {

@@ -48,6 +48,14 @@
 //! runs = ["0+128 thread:0", "128+128 thread:1"]
 //!
 //! [[object]]
+//! name = "grid"
+//! symbol = "grid"
+//! size = 67108864
+//! placement = "block:0-48M/64M"   # shares of a part of an object of 64 MiB, the rest of which is not used; of several arrays in
+//!                                 # one object: "block:0-24M,24M-64M/64M"; of tiles, here rows of 384 KiB in two shares of the
+//!                                 # rows and four columns: "tiles:2x4/384K". All three are for teams of any size
+//!
+//! [[object]]
 //! name = "large heap objects"
 //! heap = ">=1M"                   # or `mapping = ">=1G"`; bounds as `--place` takes them
 //! placement = "interleave"

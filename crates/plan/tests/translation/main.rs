@@ -553,6 +553,60 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
     }
 }
 
+/// Shares of what is used, and of several arrays, are as long as a team of this size has them, and as the object is large.
+#[test]
+fn parts_and_tiles_are_dealt_to_any_team() {
+    let compiled = Compiled::new();
+    let image = compiled.image("prog", &[]);
+    let told = compiled.told("prog");
+    for (placement, threads, pages, expected) in [
+        ("block:0-24K/32K", 2, 8, vec![0, 0, 0, 1, 1, 1, 1, 1]),
+        ("block:0-24K/32K", 3, 8, vec![0, 0, 1, 1, 2, 2, 2, 2]),
+        (
+            "block:0-24K/32K",
+            2,
+            16,
+            vec![0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+        ),
+        (
+            "block:0-16K,16K-32K/32K",
+            2,
+            8,
+            vec![0, 0, 1, 1, 0, 0, 1, 1],
+        ),
+        ("tiles:2x2/8K", 4, 8, vec![0, 1, 0, 1, 2, 3, 2, 3]),
+        ("tiles:2x2/8K", 2, 8, vec![0, 1, 0, 1, 0, 1, 0, 1]),
+        (
+            "tiles:2x2/8K",
+            4,
+            12,
+            vec![0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3],
+        ),
+    ] {
+        let site = call_site(&image, told["first"], 38, 8 * PAGE);
+        let plan = plan_for(&image, vec![(site, placement)]);
+        let machine = machine();
+        let compact = translate(
+            std::slice::from_ref(&plan),
+            &[],
+            &target(&machine, threads),
+            std::slice::from_ref(&image),
+        )
+        .expect("a call site's objects");
+        assert_eq!(compact.warnings, Vec::<String>::new());
+        let verdict = Reference::decode(&compact)
+            .evaluate(
+                identity(&image),
+                None,
+                &heap(&image, told["first"]),
+                pages * PAGE,
+            )
+            .expect("placed");
+        assert_eq!(nodes(&verdict), expected, "{placement}, {threads} threads");
+        assert!(!verdict.is_weak);
+    }
+}
+
 #[test]
 fn objects_of_a_call_site_go_round_the_threads_of_any_team() {
     let compiled = Compiled::new();

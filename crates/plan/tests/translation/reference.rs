@@ -64,7 +64,7 @@ const PINS: usize = 7;
 const NAMES: usize = 8;
 const PHASES: usize = 9;
 /// Bytes of an entry of each table.
-const ENTRY: [usize; 10] = [32, 48, 112, 24, 16, 2, 8, 24, 1, 32];
+const ENTRY: [usize; 10] = [32, 48, 120, 24, 16, 2, 8, 24, 1, 32];
 
 impl Reference {
     pub fn decode(compact: &Compact) -> Self {
@@ -356,6 +356,17 @@ impl Reference {
                         .min(u128::from(count - 1)) as usize],
                 ),
                 placement::BLOCK_CYCLIC => Some(nodes[(middle / block_bytes % count) as usize]),
+                placement::TILES => {
+                    let columns = u64::from(self.u32(rule + 112));
+                    let (row, column) = (
+                        middle / block_bytes,
+                        middle % block_bytes * columns / block_bytes,
+                    );
+                    let (rows, shares) = (size.div_ceil(block_bytes), count / columns);
+                    // The last share that begins with this row or one before it.
+                    let share = (0..shares).rev().find(|share| rows * share / shares <= row);
+                    Some(nodes[(share.unwrap_or(0) * columns + column) as usize])
+                }
                 placement::NODE => Some(nodes[0]),
                 placement::RUNS => runs
                     .iter()

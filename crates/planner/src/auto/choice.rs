@@ -229,13 +229,15 @@ pub(super) fn choices(
 
 /// How many numbers of a decision were chosen to suit the samples: what it owes to chance goes by them.
 fn numbers(kind: Kind, group: &ObjectGroup, decision: &Decision, pages: usize) -> usize {
-    let Placement::Runs(runs) = &decision.placement else {
-        return 0;
+    let runs = match &decision.placement {
+        Placement::Runs(runs) => runs,
+        // Where each part begins and ends.
+        Placement::Parts { parts, .. } => return 2 * parts.count(),
+        Placement::Tiles { .. } => return 3,
+        _ => return 0,
     };
     match (kind, &group.pattern) {
         (Kind::Segments, _) => runs.len(),
-        // A rule is told by few numbers.
-        (Kind::Pattern, Pattern::PartialBlock { .. }) => 2,
         (Kind::Pattern, Pattern::Tiles { shares, .. }) => 1 + shares.len(),
         (Kind::Pattern, Pattern::Segments(_)) => runs.len(),
         _ => pages,

@@ -2,7 +2,7 @@
 
 use nearpage_attribution::{
     Affinity, Attribution, Cell, InstanceUse, Names, ObjectGroup, ObjectName, OperationTotals,
-    Pattern, Team, ThreadTotals, Totals,
+    Pattern, RowShare, Segment, Team, ThreadTotals, Totals,
 };
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
 use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Start, Subject};
@@ -28,6 +28,7 @@ mod predictions;
 mod properties;
 mod quality;
 mod rest;
+mod shapes;
 
 const PAGE: u64 = 4096;
 

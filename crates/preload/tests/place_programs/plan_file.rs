@@ -64,6 +64,8 @@ pub const RULE: Rule = Rule {
     nodes: [0, 0],
     runs: [0, 0],
     weights: [0, 0],
+    columns: 0,
+    reserved: 0,
 };
 
 impl Tables {

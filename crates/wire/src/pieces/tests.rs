@@ -205,7 +205,7 @@ proptest! {
     /// is kept with the same pages covered.
     #[test]
     fn pieces_tile_the_object(
-        shape in 0u8..6,
+        shape in 0u8..7,
         nodes in proptest::collection::vec(0u16..5, 0..20),
         block in 1u64..200_000,
         steps in proptest::collection::vec((1u64..40, 0u32..40, 0u32..5), 0..30),
@@ -226,6 +226,7 @@ proptest! {
             1 => Pattern::Block(&nodes),
             2 => Pattern::BlockCyclic(&nodes, block),
             3 => Pattern::Node(2),
+            6 => Pattern::Tiles(Tiles { nodes: &nodes, columns: nodes.len().max(1) as u32, row_bytes: block }),
             4 => Pattern::Runs(&runs, 4096),
             _ => Pattern::Weighted(&weights),
         };

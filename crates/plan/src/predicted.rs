@@ -1,0 +1,78 @@
+//! What a plan is predicted to do, in figures and in words.
+
+use nearpage_machine::duration;
+use serde::{Deserialize, Serialize};
+
+/// What was predicted of a plan as a whole when it was made, on its machine: whoever runs the plan later is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Predicted {
+    /// Share of all accesses that is local under first touch, 0 to 1.
+    pub local_before: f64,
+    /// Share of all accesses that is local under the plan, 0 to 1.
+    pub local_after: f64,
+    /// Time under first touch, in nanoseconds; absent where no time was predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_touch_ns: Option<f64>,
+    /// Time under the plan, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_ns: Option<f64>,
+}
+
+/// Shares of local accesses, and times in relation, that differ by less are the same to a reader.
+const NO_DIFFERENCE: f64 = 0.0005;
+
+/// What to do instead of running a plan that does worse than first touch.
+const INSTEAD: &str = "run without the plan, or make one with `nearpage plan --policy auto`";
+
+/// That a plan takes longer than first touch, with what to do instead; none where it does not.
+pub fn slower_than_first_touch([first_touch_ns, planned_ns]: [f64; 2]) -> Option<String> {
+    (planned_ns > first_touch_ns * (1.0 + NO_DIFFERENCE)).then(|| {
+        format!(
+            "slower than first touch: {} instead of {} ({:.1} % more); {INSTEAD}",
+            duration(planned_ns),
+            duration(first_touch_ns),
+            100.0 * (planned_ns / first_touch_ns - 1.0),
+        )
+    })
+}
+
+impl Predicted {
+    /// Both times, first touch's first.
+    pub fn times_ns(&self) -> Option<[f64; 2]> {
+        Some([self.first_touch_ns?, self.planned_ns?])
+    }
+
+    /// Is the plan predicted to be slower than first touch? None where no time was predicted.
+    pub fn is_slower(&self) -> Option<bool> {
+        Some(slower_than_first_touch(self.times_ns()?).is_some())
+    }
+
+    /// Are fewer accesses predicted to be local than under first touch?
+    pub fn is_less_local(&self) -> bool {
+        self.local_after < self.local_before - NO_DIFFERENCE
+    }
+
+    /// What a user of the plan has to know, with what to do instead; none where the plan does no worse than first
+    /// touch by any measure.
+    pub fn warning(&self) -> Option<String> {
+        let shares = || {
+            let [before, after] = [self.local_before, self.local_after].map(|share| 100.0 * share);
+            format!("{after:.0} % of the accesses are local instead of {before:.0} %")
+        };
+        let times_ns = self.times_ns();
+        match times_ns.and_then(slower_than_first_touch) {
+            Some(slower) => Some(format!("this plan is predicted to be {slower}")),
+            None if times_ns.is_some() && self.is_less_local() => Some(format!(
+                "this plan makes fewer accesses local than first touch ({}); the time is predicted not to grow, as they \
+                 are spread over more memory controllers",
+                shares()
+            )),
+            None if self.is_less_local() => Some(format!(
+                "this plan is predicted to do worse than first touch: {}; {INSTEAD}",
+                shares()
+            )),
+            _ => None,
+        }
+    }
+}

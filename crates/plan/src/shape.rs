@@ -1,0 +1,276 @@
+//! Placements with a shape of their own: shares of parts of an object, and tiles of an array of rows. Both are said in
+//! proportion to the object, and dealt anew to a team of another size.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::size::{bytes_of, print_size};
+
+/// Most parts of one object, and most tiles in a row or a column.
+const COUNT_MAX: usize = 4096;
+
+/// Parts of an object, each of which a team's threads use in equal shares: the used beginning of an array, or several
+/// arrays in one allocation. Written `0-12M,16M-48M/64M`: of an object of 64 MiB; in objects of another size parts are
+/// larger or smaller in proportion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    parts: Vec<Range<u64>>,
+    of_bytes: u64,
+}
+
+impl Parts {
+    /// Parts of an object of `of_bytes`, as offsets in bytes. None unless they begin inside it and ascend without
+    /// overlap; the last one may end beyond the object, where its last shares are shorter than the others.
+    pub fn new(parts: Vec<Range<u64>>, of_bytes: u64) -> Option<Self> {
+        let ascend = parts.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        let inside = parts
+            .iter()
+            .all(|part| part.start < part.end && part.start < of_bytes);
+        let count = (1..=COUNT_MAX).contains(&parts.len());
+        (ascend && inside && count).then_some(Self { parts, of_bytes })
+    }
+
+    /// Bytes of the object that the parts are said of.
+    pub fn of_bytes(&self) -> u64 {
+        self.of_bytes
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Where shares begin in an object of `size_bytes`, strictly ascending from 0, with the number of the thread among so
+    /// many `threads`. What is before the first part goes with its first share, what is after a part with its last share up to half-way to
+    /// the next part.
+    pub fn shares(&self, size_bytes: u64, threads: usize) -> Vec<(u64, usize)> {
+        let scaled = |offset: u128| {
+            let scaled = offset * u128::from(size_bytes) / u128::from(self.of_bytes);
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
+        let mut shares: Vec<(u64, usize)> = Vec::new();
+        let mut before: Option<u64> = None;
+        for part in &self.parts {
+            let bytes = u128::from(part.end - part.start);
+            for thread in 0..threads {
+                let offset = u128::from(part.start) + bytes * thread as u128 / threads as u128;
+                let begin = match (thread, before) {
+                    (0, None) => 0,
+                    (0, Some(end)) => scaled(u128::from(end.midpoint(part.start))),
+                    _ => scaled(offset),
+                };
+                match shares.last_mut() {
+                    // The share before is shorter than a byte.
+                    Some(last) if last.0 >= begin => last.1 = thread,
+                    _ if begin > 0 && begin >= size_bytes => {}
+                    _ => shares.push((begin, thread)),
+                }
+            }
+            before = Some(part.end);
+        }
+        shares
+    }
+
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "`{text}`: expected parts of an object and its size, ascending, as in `0-12M,16M-48M/64M`"
+            )
+        };
+        let (parts, of) = text.split_once('/').ok_or_else(expected)?;
+        let part = |part: &str| {
+            let (start, end) = part.split_once('-').ok_or_else(expected)?;
+            Ok(bytes_of(start)?..bytes_of(end)?)
+        };
+        let parts: Result<Vec<_>, String> = parts.split(',').map(part).collect();
+        Self::new(parts?, bytes_of(of)?).ok_or_else(expected)
+    }
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, part) in self.parts.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            let [start, end] = [part.start, part.end].map(print_size);
+            write!(f, "{comma}{start}-{end}")?;
+        }
+        write!(f, "/{}", print_size(self.of_bytes))
+    }
+}
+
+/// Tiles of a two-dimensional array, one for each thread of a team, row share after row share. Written `2x4/384K`: two
+/// shares of the rows, each row of 384 KiB in four columns.
+///
+/// A row stays as long as it is in objects of another size. A team of another size has another grid ([`Self::grid`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiles {
+    rows: u32,
+    columns: u32,
+    row_bytes: u64,
+}
+
+impl Tiles {
+    /// Shares of the rows, tiles in a row, bytes of a row; none where one of them is 0, or too large.
+    pub fn new(rows: u32, columns: u32, row_bytes: u64) -> Option<Self> {
+        let counts = 1..=COUNT_MAX as u32;
+        let fits = counts.contains(&rows) && counts.contains(&columns) && row_bytes > 0;
+        fits.then_some(Self {
+            rows,
+            columns,
+            row_bytes,
+        })
+    }
+
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> u64 {
+        self.row_bytes
+    }
+
+    /// Shares of the rows and tiles in a row for a team of so many threads; their product is `threads`.
+    ///
+    /// Of another size than the grid's own it is as nearly square as the team allows, and as wide or as high, where the grid is;
+    /// else it keeps its number of row shares or of columns, if the threads can be divided by one of them.
+    pub fn grid(&self, threads: u32) -> [u32; 2] {
+        let (rows, columns) = (self.rows, self.columns);
+        if u64::from(rows) * u64::from(columns) == u64::from(threads) {
+            return [rows, columns];
+        }
+        let oriented = |[less, more]: [u32; 2]| match rows <= columns {
+            true => [less, more],
+            false => [more, less],
+        };
+        let is_square = rows
+            .checked_mul(columns)
+            .is_some_and(|all| oriented(squarest(all)) == [rows, columns]);
+        match threads {
+            0 => [0, 0],
+            _ if is_square => oriented(squarest(threads)),
+            _ if threads.is_multiple_of(rows) => [rows, threads / rows],
+            _ if threads.is_multiple_of(columns) => [threads / columns, columns],
+            _ => oriented(squarest(threads)),
+        }
+    }
+
+    /// The number among `threads` of the thread whose tile has an offset of an object of `size_bytes`.
+    pub fn thread(&self, offset: u64, size_bytes: u64, threads: u32) -> u32 {
+        let [shares, columns] = self.grid(threads).map(u128::from);
+        let rows = u128::from(size_bytes.div_ceil(self.row_bytes).max(1));
+        let row = u128::from(offset / self.row_bytes).min(rows - 1);
+        let column = u128::from(offset % self.row_bytes) * columns / u128::from(self.row_bytes);
+        // Share k begins with row `rows` × k ÷ `shares`, rounded down.
+        let share = ((row + 1) * shares).div_ceil(rows).max(1) - 1;
+        (share.min(shares.max(1) - 1) * columns + column) as u32
+    }
+
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "`{text}`: expected shares of the rows, columns and the size of a row, as in `2x4/384K`"
+            )
+        };
+        let (grid, row) = text.split_once('/').ok_or_else(expected)?;
+        let (rows, columns) = grid.split_once('x').ok_or_else(expected)?;
+        let number = |digits: &str| digits.parse().map_err(|_| expected());
+        Self::new(number(rows)?, number(columns)?, bytes_of(row)?).ok_or_else(expected)
+    }
+}
+
+impl fmt::Display for Tiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            rows,
+            columns,
+            row_bytes,
+        } = *self;
+        write!(f, "{rows}x{columns}/{}", print_size(row_bytes))
+    }
+}
+
+/// Two factors of a number that are as near each other as can be, the smaller first.
+fn squarest(all: u32) -> [u32; 2] {
+    let less = (1..=all.isqrt())
+        .rev()
+        .find(|less| all.is_multiple_of(*less));
+    let less = less.unwrap_or(1);
+    [less, all / less]
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn parts() -> impl Strategy<Value = Parts> {
+        let part = (0u64..1 << 50, 1u64..1 << 50);
+        (
+            prop::collection::vec(part, 1..5),
+            any::<u32>().prop_map(u64::from),
+        )
+            .prop_map(|(steps, more)| {
+                let mut at = 0;
+                let part = |(gap, bytes): (u64, u64)| {
+                    let start = at + gap;
+                    at = start + bytes;
+                    start..at
+                };
+                let parts: Vec<_> = steps.into_iter().map(part).collect();
+                Parts::new(parts, at + more).expect("parts ascend")
+            })
+    }
+
+    pub(crate) fn tiles() -> impl Strategy<Value = Tiles> {
+        (1u32..100, 1u32..100, 1u64..)
+            .prop_map(|(rows, columns, row)| Tiles::new(rows, columns, row).expect("in bounds"))
+    }
+
+    #[test]
+    fn shares_of_parts_grow_with_the_object() {
+        let parts = Parts::read("0-4K,8K-16K/16K").expect("parts");
+        assert_eq!(
+            parts.shares(16 << 10, 2),
+            [(0, 0), (2048, 1), (6144, 0), (12288, 1)]
+        );
+        let twice = parts.shares(32 << 10, 2);
+        assert_eq!(twice, [(0, 0), (4096, 1), (12288, 0), (24576, 1)]);
+    }
+
+    #[test]
+    fn a_grid_keeps_its_shape_with_another_team() {
+        let grid = |text: &str, threads| Tiles::read(text).expect(text).grid(threads);
+        assert_eq!(grid("2x4/64K", 8), [2, 4]);
+        assert_eq!(grid("2x4/64K", 16), [4, 4]);
+        assert_eq!(grid("2x4/64K", 6), [2, 3]);
+        assert_eq!(grid("4x2/64K", 6), [3, 2]);
+        assert_eq!(grid("2x8/64K", 12), [2, 6]);
+        assert_eq!(grid("2x4/64K", 7), [1, 7]);
+    }
+
+    #[test]
+    fn tiles_are_row_shares_of_columns() {
+        // Five rows of 100 bytes, two shares: two rows and three.
+        let tiles = Tiles::new(2, 2, 100).expect("tiles");
+        let of = |offset| tiles.thread(offset, 500, 4);
+        assert_eq!(
+            [0, 49, 50, 199, 200, 250, 499].map(of),
+            [0, 0, 1, 1, 2, 3, 3]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn shares_ascend_from_the_beginning(parts in parts(), size_bytes in 1u64.., threads in 1usize..20) {
+            let shares = parts.shares(size_bytes, threads);
+            prop_assert_eq!(shares[0].0, 0);
+            prop_assert!(shares.windows(2).all(|pair| pair[0].0 < pair[1].0));
+            prop_assert!(shares.iter().all(|share| share.1 < threads));
+        }
+
+        #[test]
+        fn every_offset_has_a_tile(tiles in tiles(), size_bytes in 1u64.., offset in any::<u64>(), threads in 1u32..300) {
+            let [rows, columns] = tiles.grid(threads);
+            prop_assert_eq!(rows * columns, threads);
+            prop_assert!(tiles.thread(offset, size_bytes, threads) < threads);
+        }
+    }
+}

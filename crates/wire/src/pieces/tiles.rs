@@ -1,0 +1,35 @@
+//! Tiles of an array of rows: pieces are the columns of one row after the other.
+
+/// An array of rows, of which shares of the rows are divided into columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiles<'plan> {
+    /// Nodes of the tiles, those of one share of the rows after those of the share before.
+    pub nodes: &'plan [u16],
+    /// Tiles in a row: at least one, and all of `nodes` are a multiple of them.
+    pub columns: u32,
+    /// Bytes of a row, at least one.
+    pub row_bytes: u64,
+}
+
+impl Tiles<'_> {
+    /// Offset of the end of a piece; piece by piece the columns of one row after the other.
+    pub(super) fn end(&self, piece: u64) -> u128 {
+        let columns = u128::from(self.columns);
+        let (row, column) = (u128::from(piece) / columns, u128::from(piece) % columns);
+        let row_bytes = u128::from(self.row_bytes);
+        row * row_bytes + row_bytes * (column + 1) / columns
+    }
+
+    /// The node of a piece of an object of so many bytes.
+    pub(super) fn node(&self, piece: u64, size_bytes: usize) -> u16 {
+        let columns = u64::from(self.columns);
+        let shares = (self.nodes.len() as u64 / columns).max(1);
+        let rows = (size_bytes as u64).div_ceil(self.row_bytes).max(1);
+        let row = (piece / columns).min(rows - 1);
+        // Share k begins with row `rows` × k ÷ `shares`, rounded down.
+        let share =
+            ((u128::from(row) + 1) * u128::from(shares)).div_ceil(u128::from(rows)) as u64 - 1;
+        let tile = share.min(shares - 1) * columns + piece % columns;
+        usize::try_from(tile).map_or(0, |tile| self.nodes[tile.min(self.nodes.len() - 1)])
+    }
+}
