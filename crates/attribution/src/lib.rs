@@ -22,7 +22,6 @@
 mod affinity;
 mod array;
 mod attribute;
-mod beside;
 mod cells;
 mod code;
 mod confidence;

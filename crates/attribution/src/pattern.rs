@@ -10,7 +10,6 @@ use rustc_hash::FxHashMap;
 pub(crate) use crate::effort::Effort;
 use crate::{
     Affinity, Cell, ObjectGroup, Team,
-    beside::beside_one,
     ownership::{Fit, Ownership, divergence},
     parts::has_parts,
     period::{best_cyclic, refine},
@@ -76,9 +75,9 @@ pub enum Pattern {
 }
 
 /// Accesses that a pattern is told from, at least.
-pub(crate) const SAMPLES_MIN: f64 = 8.0;
-/// A thread with this share of the accesses has the object to itself: what others look up now and then does not matter.
-const PRIVATE_SHARE: f64 = 0.95;
+const SAMPLES_MIN: f64 = 8.0;
+/// A thread with this share of the accesses has the object to itself.
+const PRIVATE_SHARE: f64 = 0.97;
 /// Accesses that the threads of a team must have made for the team to explain the object.
 const TEAM_SHARE: f64 = 0.7;
 /// Skill ([`Fit::skill`]) from which a rule is taken for the pattern: half of what chance leaves.
@@ -175,9 +174,6 @@ pub(crate) fn pattern_by(
                 (None, None) => {}
             },
         }
-        if let Some(pattern) = beside_one(affinity, cells, &threads, size_bytes, teams, effort) {
-            return pattern;
-        }
         if has_parts(cells, all, most / all, effort) {
             return Pattern::Mixed;
         }
@@ -192,14 +188,14 @@ pub(crate) fn pattern_by(
 }
 
 /// Cells, cut into segments once somebody asks: the search for the cuts costs more than most rules do.
-pub(crate) struct Cut<'a> {
+struct Cut<'a> {
     cells: &'a [Cell],
     effort: Effort,
     segments: OnceCell<Vec<Segment>>,
 }
 
 impl<'a> Cut<'a> {
-    pub(crate) fn new(cells: &'a [Cell], effort: Effort) -> Self {
+    fn new(cells: &'a [Cell], effort: Effort) -> Self {
         Self {
             cells,
             effort,
@@ -220,7 +216,7 @@ impl<'a> Cut<'a> {
 
 /// Block, block-cyclic or tiles over the team that accesses the object most, or over the main thread and that team, and
 /// the skill.
-pub(crate) fn best_rule(
+fn best_rule(
     affinity: &Affinity,
     cut: &Cut,
     size_bytes: u64,

@@ -56,40 +56,6 @@ pub(crate) fn sample(
     }
 }
 
-/// One thread fills all of it; each reads its share of it twice.
-#[test]
-fn blocks_are_found_beside_a_thread_that_is_everywhere() {
-    let (size, threads) = (16 * MIB, 4);
-    let random = &mut Random::new(7);
-    let affinity = sample(size, 1200, random, |offset, random| match random.below(3) {
-        0 => 0,
-        _ => (offset * u64::from(threads) / size) as u32,
-    });
-    let pattern = find_pattern(&affinity, size, &team(threads));
-    let block_bytes = size / u64::from(threads);
-    assert_eq!(
-        pattern,
-        Pattern::Block {
-            team: 0,
-            block_bytes
-        }
-    );
-    // Where the one thread has most of the accesses to all pages, they are not the others'.
-    let affinity = sample(size, 1200, random, |offset, random| match random.below(4) {
-        0 => (offset * u64::from(threads) / size) as u32,
-        _ => 0,
-    });
-    let pattern = find_pattern(&affinity, size, &team(threads));
-    assert!(!matches!(pattern, Pattern::Block { .. }), "{pattern:?}");
-    // Nor where the others are everywhere, too.
-    let affinity = sample(size, 1200, random, |_, random| match random.below(2) {
-        0 => 0,
-        _ => random.below(u64::from(threads)) as u32,
-    });
-    let pattern = find_pattern(&affinity, size, &team(threads));
-    assert!(matches!(pattern, Pattern::Shared), "{pattern:?}");
-}
-
 /// Three workers, and the main thread, which takes the first share itself.
 #[test]
 fn a_main_thread_that_takes_a_share_is_in_one_team_with_its_workers() {
