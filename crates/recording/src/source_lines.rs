@@ -6,6 +6,7 @@ use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 
 use crate::{Frame, Module, ModuleId, folder};
 
@@ -16,7 +17,7 @@ const FILE: &str = "source-lines.tsv";
 const BYTES_MAX: u64 = 256 << 20;
 
 /// Where an instruction is in its program's source.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct SourceLine {
     /// Empty: not known.
     pub function: String,

@@ -47,7 +47,7 @@ pub(super) struct Csv<'a> {
 impl<'a> Csv<'a> {
     /// Does the first line look like a header: names with commas between them?
     pub fn is(bytes: &[u8]) -> bool {
-        let line = first_line(bytes).0;
+        let line = first_line(bytes).0.trim_ascii_end();
         let is_name = |name: &[u8]| {
             !name.is_empty()
                 && name

@@ -7,6 +7,7 @@
 //! like any other. Objects are what the kernel's mappings show, as for programs without the preload
 //! library.
 
+mod carried;
 mod csv;
 mod features;
 mod follow;
@@ -24,6 +25,8 @@ use memmap2::{Mmap, MmapMut};
 use nearpage_machine::{CpuId, Machine, Node, NodeId};
 use nearpage_perf_abi::{DataSource, Sideband};
 
+use self::carried::Carried;
+pub use self::carried::{write_exact, write_tables};
 use self::csv::Csv;
 use self::follow::Follower;
 use self::perf_data::PerfData;
@@ -126,20 +129,39 @@ const BATCH: usize = 1 << 16;
 pub fn import(file: &Path, output: &Path, machine: Option<Machine>) -> Result<Imported, Error> {
     let bytes = read(file)?;
     let other = |cause: String| foreign(file, cause);
-    let source = match Csv::is(&bytes) {
-        true => Ok(Csv::new(&bytes).map_err(other)?),
-        false => Err(Reader::new(&bytes).map_err(other)?),
-    };
+    let whole = Whole::new(&bytes).map_err(other)?;
     if fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Error::FolderInUse(output.to_owned()));
     }
     let unfinished = Unfinished::beside(output);
-    let imported = match source {
-        Ok(csv) => csv.write(file, &unfinished.0, machine)?,
-        Err(reader) => write(&reader, file, &unfinished.0, machine)?,
+    let imported = match whole {
+        Whole::Csv(csv) => csv.write(file, &unfinished.0, machine)?,
+        Whole::Carried(carried) => carried.write(file, &unfinished.0, machine)?,
+        Whole::Records(reader) => write(&reader, file, &unfinished.0, machine)?,
     };
     fs::rename(&unfinished.0, output).at(output, "put in place")?;
     Ok(imported)
+}
+
+/// A file, by what becomes of it.
+enum Whole<'a> {
+    /// Tables at once.
+    Csv(Csv<'a>),
+    Carried(Box<Carried<'a>>),
+    /// Records, which are followed.
+    Records(Reader<'a>),
+}
+
+impl<'a> Whole<'a> {
+    fn new(bytes: &'a [u8]) -> Result<Self, String> {
+        if Csv::is(bytes) {
+            Csv::new(bytes).map(Self::Csv)
+        } else if Carried::is(bytes) {
+            Carried::new(bytes).map(Box::new).map(Self::Carried)
+        } else {
+            Reader::new(bytes).map(Self::Records)
+        }
+    }
 }
 
 /// A folder that goes away unless it gets its name.
@@ -337,14 +359,11 @@ fn bare_machine(nodes: Vec<Node>) -> Machine {
 
 /// What `fuzz/` calls: reads `bytes` as whichever format they are, up to accesses and events.
 pub fn fuzz(bytes: &[u8]) {
-    if Csv::is(bytes) {
-        if let Ok(csv) = Csv::new(bytes) {
-            csv.check();
-        }
-        return;
-    }
-    let Ok(reader) = Reader::new(bytes) else {
-        return;
+    let reader = match Whole::new(bytes) {
+        Ok(Whole::Csv(csv)) => return csv.check(),
+        Ok(Whole::Carried(carried)) => return carried.check(),
+        Ok(Whole::Records(reader)) => reader,
+        Err(_) => return,
     };
     let about = reader.about();
     let machine = about.machine.unwrap_or_else(|| one_node(&mut Vec::new()));

@@ -37,7 +37,7 @@ fn accesses(recording: &Recording) -> Vec<Access> {
 #[test]
 fn rows_become_accesses_in_order_of_time() {
     let recording = imported(
-        "time_ns,cpu,cpu_node,address,level,latency_ns,weight,kind,tid,pid,thread\n\
+        "time_ns,cpu,cpu_node,address,level,latency_ns,weight,kind,tid,pid,thread\r\n\
          20,5,1,0x7000,remote memory,300,2,store,8,7,\"a, \"\"b\"\"\"\r\n\
          \n\
          10,0,0,4096,L1,1.5,,,7,7,main\n",
