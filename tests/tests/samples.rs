@@ -241,7 +241,7 @@ const CSV: &str = "\
 time_ns,pid,tid,thread,cpu,cpu_node,node,kind,level,address,object,object_kind,object_address,function,file,line,weight,cost_ns
 10,7,7,a b,0,0,1,load,remote memory,0x1010,main |OP a.c:1 (malloc),heap,0x1000,main(int),src/a.c,12,0.5,120.25
 20,7,8,worker,1,1,,store,L1,0x1020,main |OP a.c:1 (malloc),heap,0x1000,main(int),src/a.c,13,2,7
-30,7,8,worker,1,1,1,load,local memory,0x9020,grid,static,0x9000,,src/a.c,14,1000,250000
+30,7,8,worker,1,1,1,load,local memory,0x9020,grid,static,0x9000,,src/a.c,14,1,250000
 40,7,7,a b,0,0,,fetch,,0x55554020,unknown,unknown,,,,,1,0
 ";
 

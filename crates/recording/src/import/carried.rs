@@ -235,8 +235,15 @@ impl<'a> Carried<'a> {
                     }
                 }
                 Line::Sample {
-                    time_ns, sample, ..
+                    time_ns,
+                    mut sample,
+                    ..
                 } => {
+                    // The latency stands last, and the instruction in the call chain: a long latency is no address.
+                    let latency = line.split_whitespace().next_back();
+                    let latency = latency.and_then(|word| word.parse().ok());
+                    sample.latency_cycles = latency.ok_or_else(|| bad("expected a latency"))?;
+                    sample.ip = 0;
                     let access = self.access(time_ns, sample, exact.take(), page_node(line));
                     let access = access.ok_or_else(|| bad("no thread of this number is known"))?;
                     waiting.replace(access).map(|one| batch.push(one));
