@@ -126,6 +126,9 @@ impl Exact {
     }
 }
 
+/// When a thread begins and ends, and its place in the table.
+type Life = (u64, u64, ThreadIndex);
+
 /// A text with a recording in it.
 pub(super) struct Carried<'a> {
     text: std::borrow::Cow<'a, str>,
@@ -134,7 +137,7 @@ pub(super) struct Carried<'a> {
     tables: Tables,
     lines: SourceLines,
     /// Of the table of threads: by process and number, when each begins and ends.
-    threads: FxHashMap<(u32, u32), Vec<(u64, u64, ThreadIndex)>>,
+    threads: FxHashMap<(u32, u32), Vec<Life>>,
 }
 
 impl<'a> Carried<'a> {
@@ -246,7 +249,9 @@ impl<'a> Carried<'a> {
                     sample.ip = 0;
                     let access = self.access(time_ns, sample, exact.take(), page_node(line));
                     let access = access.ok_or_else(|| bad("no thread of this number is known"))?;
-                    waiting.replace(access).map(|one| batch.push(one));
+                    if let Some(complete) = waiting.replace(access) {
+                        batch.push(complete);
+                    }
                     count += 1;
                 }
             }

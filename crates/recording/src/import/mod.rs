@@ -146,20 +146,20 @@ pub fn import(file: &Path, output: &Path, machine: Option<Machine>) -> Result<Im
 /// A file, by what becomes of it.
 enum Whole<'a> {
     /// Tables at once.
-    Csv(Csv<'a>),
+    Csv(Box<Csv<'a>>),
     Carried(Box<Carried<'a>>),
     /// Records, which are followed.
-    Records(Reader<'a>),
+    Records(Box<Reader<'a>>),
 }
 
 impl<'a> Whole<'a> {
     fn new(bytes: &'a [u8]) -> Result<Self, String> {
         if Csv::is(bytes) {
-            Csv::new(bytes).map(Self::Csv)
+            Csv::new(bytes).map(Box::new).map(Self::Csv)
         } else if Carried::is(bytes) {
             Carried::new(bytes).map(Box::new).map(Self::Carried)
         } else {
-            Reader::new(bytes).map(Self::Records)
+            Reader::new(bytes).map(Box::new).map(Self::Records)
         }
     }
 }
