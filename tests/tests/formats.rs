@@ -133,7 +133,9 @@ fn profiles_are_labelled_with_object_node_and_level() {
     let threads = firefox["threads"].as_array().unwrap();
     assert_eq!(threads.len(), 2);
     assert_eq!(threads[1]["tid"], "101");
-    assert_eq!(threads[1]["samples"]["weight"], serde_json::json!([250, 1]));
+    // Milliseconds.
+    let weights = &threads[1]["samples"]["weight"];
+    assert_eq!(weights, &serde_json::json!([0.25, 0.0]));
     let strings = firefox.to_string();
     for word in [
         "grid, fine",

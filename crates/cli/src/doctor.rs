@@ -81,6 +81,7 @@ pub fn main(arguments: arguments::Doctor) -> anyhow::Result<ExitCode> {
 
 fn examine() -> Vec<Finding> {
     let mut findings = vec![nodes(Path::new("/sys"))];
+    findings.extend(devices(Path::new("/sys")));
     findings.extend(sources());
     findings.push(preload());
     findings.push(tracer());
@@ -119,6 +120,25 @@ fn nodes(sys: &Path) -> Finding {
             "",
         ),
     }
+}
+
+/// The devices on the PCI bus, where there are any, and their nodes. What is wrong with sysfs is said of the nodes.
+fn devices(sys: &Path) -> Option<Finding> {
+    let machine = Machine::local(sys).ok()?;
+    let found = machine.device_lines().join("; ");
+    if machine.devices.is_empty() {
+        return None;
+    }
+    let is_known = machine.devices.iter().all(|device| device.node.is_some());
+    Some(match is_known {
+        true => Finding::new("devices", State::Ok, found, ""),
+        false => Finding::new(
+            "devices",
+            State::Limited,
+            found,
+            "the firmware does not say which node a device is next to; look for a NUMA or PCI locality setting there",
+        ),
+    })
 }
 
 /// Where accesses can come from.

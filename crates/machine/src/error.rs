@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::{CpuId, NodeId, several};
+use crate::{CpuId, DeviceKind, NodeId, several};
 
 /// Why there is no machine. Every message names the file and what to do about it, where something
 /// can be done.
@@ -126,6 +126,9 @@ pub enum Fault {
         "a `[[memory_cache]]` of node {0}: expected a node that is there, and a size of at least 1"
     )]
     MemoryCache(NodeId),
+    /// A device on an unknown node, listed twice, or without a PCI address.
+    #[error("the device {}{_1} is on a node that does not exist, is there twice, or has no PCI address such as 0000:3b:00.0", _0.as_str())]
+    Device(DeviceKind, u32),
     #[error("CPU {0} is in two of `cores`")]
     CoreTwice(CpuId),
     #[error("cache {0}: level, size, line and sharing CPUs are at least 1")]

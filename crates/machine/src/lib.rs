@@ -20,6 +20,7 @@
 //! ```
 
 mod assumed;
+mod device;
 mod error;
 mod figures;
 mod hwloc;
@@ -37,6 +38,7 @@ mod tree;
 mod validate;
 
 pub use assumed::Assumed;
+pub use device::{Device, DeviceKind};
 pub use error::{Error, Fault};
 pub use figures::{Bandwidth, LoadedLatency, Matrix};
 pub use list::{CpuList, List, ListError, NodeList, Number};
@@ -260,6 +262,9 @@ pub struct Machine {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub memory_caches: Vec<MemoryCache>,
+    /// GPUs, network adapters and NVMe controllers, by kind and number.
+    #[serde(default, rename = "device", skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Device>,
     /// Memory nodes, ascending by number.
     #[serde(default, rename = "node")]
     pub nodes: Vec<Node>,
@@ -315,6 +320,7 @@ impl Machine {
             cpu_kinds: Vec::new(),
             caches: Vec::new(),
             memory_caches: Vec::new(),
+            devices: Vec::new(),
             nodes,
             processor: Processor::default(),
             tlbs: Vec::new(),

@@ -6,6 +6,7 @@
 //! What is there and cannot be read is an error.
 
 mod cpus;
+mod devices;
 mod limits;
 mod nodes;
 
@@ -113,6 +114,7 @@ fn from_tree(tree: &Tree, name: String) -> Result<Machine, Error> {
     let (caches, cores) = cpus::caches_and_cores(tree, &placed)?;
     let memory_caches = nodes::memory_caches(tree, &nodes)?;
     let cpu_kinds = cpus::kinds(tree, &placed)?;
+    let devices = devices::of(tree, &nodes);
     limits::note(tree, &nodes, &mut notes)?;
     let page_bytes = page_bytes(tree, &mut notes)?;
     let machine = Machine {
@@ -128,6 +130,7 @@ fn from_tree(tree: &Tree, name: String) -> Result<Machine, Error> {
         cpu_kinds,
         caches,
         memory_caches,
+        devices,
         ..Machine::of_nodes(name, nodes)
     };
     let machine = match tree.is_system() {

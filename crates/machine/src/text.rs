@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{CacheKind, CpuList, Machine, Matrix, MemoryKind, TransparentHugePages};
+use crate::{CacheKind, CpuList, Machine, Matrix, MemoryKind, NodeId, TransparentHugePages};
 
 impl TransparentHugePages {
     /// As the kernel and the machine file write it.
@@ -75,6 +75,7 @@ impl Machine {
             });
         }
         self.write_caches(&mut out);
+        self.write_devices(&mut out, width);
         for line in self.timing_lines() {
             wrap(&mut out, &line, width);
         }
@@ -201,6 +202,33 @@ impl Machine {
                 bytes(cache.size_bytes)
             );
         }
+    }
+
+    /// A line for each kind, and node.
+    fn write_devices(&self, out: &mut String, width: usize) {
+        if !self.devices.is_empty() {
+            out.push('\n');
+        }
+        for line in self.device_lines() {
+            wrap(out, &line, width);
+        }
+    }
+
+    /// `next to node 1: gpu0 (0000:3b:00.0), nic1 (0000:5e:00.0)`, a line for each node with devices.
+    pub fn device_lines(&self) -> Vec<String> {
+        let nodes = self.nodes.iter().map(|node| Some(node.id));
+        let line = |node: Option<NodeId>| {
+            let near = self.devices.iter().filter(|device| device.node == node);
+            let names: Vec<String> = near
+                .map(|device| format!("{device} ({})", device.pci))
+                .collect();
+            let place = match node {
+                Some(node) => format!("next to node {node}"),
+                None => "node not known".to_owned(),
+            };
+            (!names.is_empty()).then(|| format!("{place}: {}", names.join(", ")))
+        };
+        nodes.chain([None]).filter_map(line).collect()
     }
 
     /// What simulations use, as far as the machine says it.

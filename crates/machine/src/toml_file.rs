@@ -170,6 +170,15 @@ impl Machine {
                 pair(out, "line_bytes", bytes);
             }
         }
+        for device in &self.devices {
+            out.push_str("\n[[device]]\n");
+            pair(out, "kind", quoted(device.kind.as_str()));
+            pair(out, "number", device.number);
+            pair(out, "pci", quoted(&device.pci));
+            if let Some(node) = device.node {
+                pair(out, "node", node);
+            }
+        }
     }
 
     fn bandwidth_to_toml(&self, out: &mut String) {

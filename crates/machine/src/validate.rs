@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
+use crate::device::pci_place;
 use crate::{Cache, CpuId, DISTANCE_LOCAL, Fault, Machine, NodeId};
 
 /// From the smallest page that Linux has to the largest of its huge pages.
@@ -21,6 +22,7 @@ impl Machine {
         self.validate_figures()?;
         self.validate_distances()?;
         self.validate_caches()?;
+        self.validate_devices()?;
         self.validate_timing()
     }
 
@@ -142,6 +144,18 @@ impl Machine {
         for cache in &self.memory_caches {
             if self.position(cache.node).is_none() || cache.size_bytes == 0 {
                 return Err(Fault::MemoryCache(cache.node));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_devices(&self) -> Result<(), Fault> {
+        let mut names = BTreeSet::new();
+        for device in &self.devices {
+            let is_known = device.node.is_none_or(|node| self.position(node).is_some());
+            let is_new = names.insert((device.kind, device.number));
+            if !is_known || !is_new || pci_place(&device.pci).is_none() {
+                return Err(Fault::Device(device.kind, device.number));
             }
         }
         Ok(())

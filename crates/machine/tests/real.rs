@@ -122,6 +122,34 @@ fn trees_say_what_is_special_about_them() {
     let on_gpus: Vec<u16> = on_gpus.map(|node| node.id.0).collect();
     assert_eq!(on_gpus, [250, 251, 252, 253, 254, 255]);
     assert_eq!(gpus.page_bytes, 65536);
+    let devices = |machine: &Machine| {
+        let devices = machine.devices.iter();
+        let devices = devices.map(|device| (device.to_string(), device.node.map(|node| node.0)));
+        devices.collect::<Vec<_>>()
+    };
+    let named = |names: &[(&str, Option<u16>)]| {
+        let names = names.iter().map(|(name, node)| ((*name).to_owned(), *node));
+        names.collect::<Vec<_>>()
+    };
+    // These trees have CPUs next to devices, and no node.
+    let next_to = [0, 0, 0, 8, 8, 8].map(Some);
+    let all = ["gpu0", "gpu1", "gpu2", "gpu3", "gpu4", "gpu5"];
+    let all: Vec<_> = all.into_iter().zip(next_to).collect();
+    assert_eq!(devices(&gpus), named(&all));
+    assert_eq!(
+        devices(&tree("32em64t-2n8c+dax+nvme+mic+dimms")),
+        named(&[
+            ("nic0", Some(0)),
+            ("nic1", Some(0)),
+            ("nic2", Some(1)),
+            ("nvme0", Some(0)),
+        ])
+    );
+    let unknown = ["nic0", "nic1", "nic2", "nic3"].map(|name| (name, None));
+    assert_eq!(
+        devices(&tree("40intel64-2g2n4c+pcilocality")),
+        named(&unknown)
+    );
     let hybrid = tree("20em64t-hybrid-1p6c2t+2ca4co1t");
     let kinds: Vec<usize> = hybrid
         .cpu_kinds

@@ -209,6 +209,7 @@ impl Dealer<'_> {
     fn owner_node(&mut self, owner: &Owner) -> Result<NodeId, Error> {
         match owner {
             Owner::Node(node) => self.target.check_node(*node, self.name),
+            Owner::Near(kind, number) => self.target.device_node(*kind, *number, self.name),
             Owner::Thread { team, index } => {
                 let nodes = self.team_nodes(team)?;
                 if *index as usize >= nodes.len() {

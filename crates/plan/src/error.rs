@@ -41,6 +41,21 @@ pub enum Error {
         machine: String,
         known: String,
     },
+    #[error("{rule}: there is no {found} on {machine}; {known}")]
+    NoSuchDevice {
+        rule: String,
+        found: String,
+        machine: String,
+        known: String,
+    },
+    #[error(
+        "{rule}: the firmware of {machine} does not say which node {found} is next to; name the node, as in `node:0`"
+    )]
+    DeviceNowhere {
+        rule: String,
+        found: String,
+        machine: String,
+    },
     #[error("{rule}: node {found} of {machine} has no memory; nodes with memory are {known}")]
     NoMemory {
         rule: String,

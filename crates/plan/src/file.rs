@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearpage_machine::{NodeId, ThreadPlacement};
+use nearpage_machine::{DeviceKind, NodeId, ThreadPlacement};
 use serde::{Deserialize, Serialize};
 
 use crate::{Parts, Predicted, Tiles};
@@ -22,6 +22,8 @@ pub enum Owner {
     },
     /// A node of the machine, whoever runs there.
     Node(NodeId),
+    /// The node next to a device of the machine.
+    Near(DeviceKind, u32),
 }
 
 /// Nodes with weights, as in `0=3,1=1`; weight 1 where none is written.
@@ -40,7 +42,7 @@ pub struct PageRun {
 
 /// Where an object's pages go. Written in the plan file and on the command line (`--place`) the
 /// same way: `block`, `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`,
-/// `thread:2`, `node:1`, `runs`, `replicate`, `first-touch`; a pattern over another team than the plan's first
+/// `thread:2`, `node:1`, `near:gpu0`, `runs`, `replicate`, `first-touch`; a pattern over another team than the plan's first
 /// says so: `block@worker`, `thread:2@worker`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use nearpage_machine::{NodeId, NodeList};
+use nearpage_machine::{DeviceKind, NodeId, NodeList};
 
 use crate::error::SyntaxError;
 use crate::size::{bytes_of, print_size};
@@ -65,7 +65,7 @@ impl Placement {
             ("interleave", Some(nodes)) => Ok(Self::Interleave {
                 nodes: parse_weights(nodes, known)?,
             }),
-            ("node" | "thread", _) => parse_owner(pattern, team, known).map(Self::Whole),
+            ("node" | "near" | "thread", _) => parse_owner(pattern, team, known).map(Self::Whole),
             ("runs", None) => Ok(Self::Runs(Vec::new())),
             ("replicate", None) => Ok(Self::Replicate),
             ("first-touch", None) => Ok(Self::FirstTouch),
@@ -74,7 +74,7 @@ impl Placement {
             }
             _ => Err(format!(
                 "`{text}` is not a placement; expected `block`, `block:0-48M/64M`, `block-cyclic:20M`, \
-                 `tiles:2x4/384K`, `round-robin`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `thread:2` or `first-touch`"
+                 `tiles:2x4/384K`, `round-robin`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `near:gpu0`, `thread:2` or `first-touch`"
             )),
         }
     }
@@ -90,6 +90,7 @@ impl Placement {
                 | "round-robin"
                 | "interleave"
                 | "node"
+                | "near"
                 | "thread"
                 | "runs"
                 | "replicate"
@@ -102,7 +103,7 @@ impl Placement {
     pub fn fits_rest(&self) -> bool {
         match self {
             Self::Interleave { nodes } => nodes.iter().all(|&(_, weight)| weight == 1),
-            Self::Whole(Owner::Node(_)) | Self::FirstTouch => true,
+            Self::Whole(Owner::Node(_) | Owner::Near(..)) | Self::FirstTouch => true,
             Self::Whole(Owner::Thread { .. })
             | Self::Block { .. }
             | Self::BlockCyclic { .. }
@@ -127,7 +128,7 @@ impl Placement {
                 .iter()
                 .any(|run| matches!(run.owner, Owner::Thread { .. })),
             Self::Interleave { .. }
-            | Self::Whole(Owner::Node(_))
+            | Self::Whole(Owner::Node(_) | Owner::Near(..))
             | Self::Replicate
             | Self::FirstTouch => false,
         }
@@ -166,12 +167,13 @@ impl fmt::Display for Placement {
     }
 }
 
-/// `thread:2`, `thread:2@worker`, `node:1`.
+/// `thread:2`, `thread:2@worker`, `node:1`, `near:gpu0`.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Thread { team, index } => write!(f, "thread:{index}{}", AtTeam(team)),
             Self::Node(node) => write!(f, "node:{node}"),
+            Self::Near(kind, number) => write!(f, "near:{}{number}", kind.as_str()),
         }
     }
 }
@@ -242,6 +244,18 @@ fn parse_owner(text: &str, team: String, known: &[NodeId]) -> Result<Owner, Stri
                 )),
             }
         }
+        Some(("near", device)) => {
+            let kinds = [DeviceKind::Gpu, DeviceKind::Nic, DeviceKind::Nvme];
+            let of_kind = |kind: &DeviceKind| Some((*kind, device.strip_prefix(kind.as_str())?));
+            let (kind, digits) = kinds.iter().find_map(of_kind).unwrap_or((kinds[0], ""));
+            number(digits)
+                .map(|number| Owner::Near(kind, number))
+                .ok_or_else(|| {
+                    format!(
+                        "`{text}`: expected a device, as in `near:gpu0`, `near:nic1` or `near:nvme0`; `nearpage machine` lists them"
+                    )
+                })
+        }
         Some(("thread", digits)) => match number(digits) {
             Some(index) => Ok(Owner::Thread { team, index }),
             None => Err(format!(
@@ -249,7 +263,7 @@ fn parse_owner(text: &str, team: String, known: &[NodeId]) -> Result<Owner, Stri
             )),
         },
         _ => Err(format!(
-            "`{text}` needs a number, as in `node:1` or `thread:2`"
+            "`{text}` needs a number, as in `node:1`, `near:gpu0` or `thread:2`"
         )),
     }
 }
@@ -321,6 +335,8 @@ pub(crate) mod tests {
             "interleave:0,2-3",
             "interleave:0=3,1=1",
             "node:1",
+            "near:gpu0",
+            "near:nvme12",
             "thread:2",
             "thread:2@worker",
             "runs",
@@ -385,6 +401,9 @@ pub(crate) mod tests {
             ("interleave:99999", "beyond 65535"),
             ("node", "node:1"),
             ("node:0-1", "interleave:0-1"),
+            ("near", "near:gpu0"),
+            ("near:gpu", "near:gpu0"),
+            ("near:disk0", "near:gpu0"),
             ("thread:-1", "thread:2"),
             ("thread:99999999999", "thread:2"),
         ] {
@@ -415,6 +434,7 @@ pub(crate) mod tests {
     pub(crate) fn owner() -> impl Strategy<Value = Owner> {
         prop_oneof![
             any::<u16>().prop_map(|node| Owner::Node(NodeId(node))),
+            any::<u32>().prop_map(|number| Owner::Near(DeviceKind::Nic, number)),
             (any::<u32>(), prop_oneof![Just(String::new()), name()])
                 .prop_map(|(index, team)| Owner::Thread { team, index }),
         ]

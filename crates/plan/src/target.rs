@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use nearpage_machine::{CpuId, Machine, NodeId, NodeList};
+use nearpage_machine::{CpuId, DeviceKind, Machine, NodeId, NodeList};
 
 use crate::Error;
 use crate::file::joined;
@@ -145,6 +145,37 @@ impl Target<'_> {
                 known: known.into_iter().collect::<NodeList>().to_string(),
             }),
         }
+    }
+
+    /// The node next to a device.
+    pub(crate) fn device_node(
+        &self,
+        kind: DeviceKind,
+        number: u32,
+        rule: &str,
+    ) -> Result<NodeId, Error> {
+        let machine = self.machine;
+        let found = format!("{}{number}", kind.as_str());
+        let Some(device) = machine.device(kind, number) else {
+            let names: Vec<String> = machine.devices.iter().map(ToString::to_string).collect();
+            let known = match names.is_empty() {
+                true => "no device is known there".to_owned(),
+                false => format!("there is {}", names.join(", ")),
+            };
+            return Err(Error::NoSuchDevice {
+                rule: rule.to_owned(),
+                found,
+                machine: machine.name.clone(),
+                known,
+            });
+        };
+        let node = device.node.ok_or_else(|| Error::DeviceNowhere {
+            rule: rule.to_owned(),
+            found,
+            machine: machine.name.clone(),
+        })?;
+        self.check_memory(node, rule)?;
+        Ok(node)
     }
 
     /// Refuses a node that the machine does not have, or has without memory.

@@ -385,6 +385,10 @@ impl<'a> Translation<'a> {
         let nodes: &[_] = match wish.placement {
             Placement::Interleave { nodes } => nodes,
             Placement::Whole(Owner::Node(node)) => &[(*node, 1)],
+            Placement::Whole(Owner::Near(kind, number)) => {
+                self.target.device_node(*kind, *number, wish.name)?;
+                &[]
+            }
             _ => &[],
         };
         nodes

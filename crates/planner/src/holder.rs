@@ -100,6 +100,10 @@ impl<'a> Layout<'a> {
         let team = |name: &str| context.team(name).filter(|threads| !threads.is_empty());
         let holder = |owner: &Owner| match owner {
             Owner::Node(node) => Some(Holder::Node(*node)),
+            Owner::Near(kind, number) => {
+                let device = context.machine.device(*kind, *number)?;
+                device.node.map(Holder::Node)
+            }
             Owner::Thread { team: name, index } => {
                 let threads = team(name)?;
                 Some(Holder::Thread(threads[*index as usize % threads.len()]))

@@ -17,3 +17,12 @@ pub fn jit_map(bytes: &[u8]) {
         |pair: &[crate::elf::Symbol]| pair[0].address + pair[0].size_bytes <= pair[1].address;
     assert!(functions.windows(2).all(apart));
 }
+
+/// Lines of imported code: every line that is kept can be written and read again.
+pub fn source_lines(bytes: &[u8]) {
+    let lines = crate::source_lines::lines(bytes);
+    let frames = lines
+        .keys()
+        .filter_map(|address| crate::source_lines::frame(&lines, *address));
+    assert_eq!(frames.count(), lines.len());
+}

@@ -41,6 +41,7 @@ mod metadata;
 mod nameless;
 mod no_log;
 mod recording;
+mod source_lines;
 mod storage;
 mod symbols;
 mod tables;

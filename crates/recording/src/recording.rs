@@ -12,7 +12,7 @@ use crate::storage::{self, TablesWriter, accesses};
 use crate::symbols::Symbols;
 use crate::trace::{self, OpenFrames, SharedTrace, Trace, Traced};
 use crate::{AccessBatch, Error, Metadata, ModuleId, Status, Tables};
-use crate::{jit, nameless};
+use crate::{jit, nameless, source_lines};
 
 /// A recording: everything but the accesses in memory, the accesses in chunks on disk.
 #[derive(Debug)]
@@ -290,7 +290,9 @@ impl Recording {
     pub fn copy_names(&self, folder: &Path) -> Result<(), Error> {
         let kept = |module| {
             let nameless = nameless::map_of(&self.folder, module);
-            jit::map_of(&self.folder, module).or_else(|| nameless.is_file().then_some(nameless))
+            jit::map_of(&self.folder, module)
+                .or_else(|| source_lines::map_of(&self.folder, module))
+                .or_else(|| nameless.is_file().then_some(nameless))
         };
         for map in self.tables.modules.iter().filter_map(kept) {
             let copy = folder.join(map.file_name().unwrap_or_default());

@@ -7,6 +7,7 @@ use nearpage_files::readable;
 use rustc_hash::FxHashMap;
 
 use crate::elf::{ElfFile, Symbol, demangle};
+use crate::source_lines::{self, SourceLines};
 use crate::{Frame, Module, ModuleId, jit, nameless};
 
 /// Where distributions put separate debug files.
@@ -37,6 +38,8 @@ pub struct Symbols {
 }
 
 struct Loaded {
+    /// Of imported code: all that is known.
+    imported: SourceLines,
     lines: Option<Lines>,
     functions: Vec<Symbol>,
     /// Names as they are.
@@ -125,6 +128,20 @@ impl Symbols {
 
     fn load(&mut self, module: ModuleId) -> Option<Loaded> {
         let recorded = self.modules.get(module.0 as usize)?;
+        let imported = self.folder.as_deref();
+        let imported = imported.and_then(|folder| source_lines::map_of(folder, recorded));
+        if let Some(file) = imported {
+            let imported = source_lines::read(&file).inspect_err(|error| {
+                self.notes
+                    .push(format!("no lines of code: {}: {error}", file.display()));
+            });
+            return Some(Loaded {
+                imported: imported.ok()?,
+                lines: None,
+                functions: Vec::new(),
+                is_generated: false,
+            });
+        }
         if recorded.path.starts_with('[') {
             let map = jit::map_of(self.folder.as_deref()?, recorded)?;
             let functions = jit::read(&map)
@@ -137,6 +154,7 @@ impl Symbols {
                 })
                 .ok()?;
             return Some(Loaded {
+                imported: SourceLines::default(),
                 lines: None,
                 functions,
                 is_generated: true,
@@ -146,6 +164,7 @@ impl Symbols {
         let kept = kept.map(|folder| nameless::map_of(folder, recorded));
         if let Some(functions) = kept.and_then(|map| jit::read(&map).ok()) {
             return Some(Loaded {
+                imported: SourceLines::default(),
                 lines: None,
                 functions,
                 is_generated: false,
@@ -239,6 +258,7 @@ impl Loaded {
             .then(|| Lines::open(source.path()))
             .flatten();
         Self {
+            imported: SourceLines::default(),
             lines,
             functions,
             is_generated: false,
@@ -246,6 +266,9 @@ impl Loaded {
     }
 
     fn frames(&self, probe: u64) -> Vec<Frame> {
+        if let Some(frame) = source_lines::frame(&self.imported, probe) {
+            return vec![frame];
+        }
         let mut frames = self
             .lines
             .as_ref()

@@ -69,7 +69,7 @@ impl ObjectKind {
 /// the end of a stack, a heap allocation in the allocator's memory. An address belongs, of the
 /// objects alive at the time, to the first kind of: heap, thread-local storage, stack, static, code,
 /// mapping, heap area; and within a kind to the smallest.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Object {
     /// What it is.
     pub kind: ObjectKind,
@@ -111,7 +111,7 @@ impl Object {
 }
 
 /// A thread.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Thread {
     /// Process.
     pub pid: u32,
@@ -157,7 +157,7 @@ pub struct SampleCounts {
 }
 
 /// A program, library or piece of generated code.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Module {
     /// Path as mapped; `[vdso]`, `[jit]`; the file name alone where paths are left out. What is not UTF-8 in it stands as
     /// [`nearpage_files::path_to_text`] has it.
@@ -179,7 +179,7 @@ impl Module {
 }
 
 /// Where a module (or generated code) was in a process's memory, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleMapping {
     /// Process.
     pub pid: u32,
@@ -208,7 +208,7 @@ impl ModuleMapping {
 }
 
 /// A page that was touched first, as far as page faults were sampled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstTouch {
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
@@ -239,7 +239,7 @@ pub struct Tables {
 
 /// One frame of a call site, innermost first; an inlined function is a frame of its own with
 /// `inlined` set, before the function it was inlined into.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
     /// Module, absent for generated code.
     pub module: Option<ModuleId>,
@@ -256,7 +256,7 @@ pub struct Frame {
 }
 
 /// A stack that allocated.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallSite {
     /// Frames, innermost first.
     pub frames: Vec<Frame>,

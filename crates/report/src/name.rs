@@ -3,7 +3,7 @@
 use nearpage_attribution::Pattern;
 use nearpage_recording::{Frame, ModuleId, Thread};
 
-use crate::{Locate, amount::bytes};
+use crate::{Locate, amount::bytes, printable::printable};
 
 /// Innermost frame at a hot instruction.
 pub(crate) fn hot_frame(module: Option<ModuleId>, offset: u64, locate: &mut impl Locate) -> Frame {
@@ -89,5 +89,14 @@ pub fn pattern_words(
         Pattern::Shared => "all threads everywhere".to_owned(),
         Pattern::ReadShared => "all threads everywhere, read-only".to_owned(),
         Pattern::Mixed => "parts belong to threads, by no rule".to_owned(),
+    }
+}
+
+/// What a thread is called: its own name, its team and its number there. Safe to print.
+pub(crate) fn thread_name(thread: &Thread) -> String {
+    let name = printable(&thread.name);
+    match thread.team.as_str() {
+        "" => name,
+        team => format!("{name}, {} {}", printable(team), thread.team_index),
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     Content, Locate,
     amount::{bytes, count, percent, time},
     matrix::matrix,
-    name::{hot_frame, pattern_words},
+    name::{hot_frame, pattern_words, thread_name},
     printable::printable,
     table::{Column, lines, wrap, wrapped},
 };
@@ -433,12 +433,8 @@ impl Page<'_> {
         let names: Vec<String> = order
             .iter()
             .map(|&row| {
-                let name = thread(row).map_or(String::new(), |thread| printable(&thread.name));
-                let team = match thread(row).filter(|thread| !thread.team.is_empty()) {
-                    Some(thread) => format!(", {} {}", printable(&thread.team), thread.team_index),
-                    None => String::new(),
-                };
-                format!("{name}{team}, CPU {}", cpus(&attribution.threads[row].cpus))
+                let name = thread(row).map_or(String::new(), thread_name);
+                format!("{name}, CPU {}", cpus(&attribution.threads[row].cpus))
             })
             .collect();
         let (heading, lines) = lines(columns, "thread", &names, self.options.width);

@@ -79,11 +79,12 @@ pub struct Run {
     ///
     /// WHAT: `symbol:NAME`, `symbol:NAME@MODULE`, `function:NAME[:LINE]` (heap objects allocated
     /// there), `heap>=SIZE`, `heap<SIZE`, `mapping>=SIZE`, `rest` (what nothing else places, small objects
-    /// too, but no stacks; WHERE is `interleave[:NODES]`, `node:N` or `first-touch` then). WHERE: `block`, `block:0-48M/64M`
-    /// (shares of a part of an object of 64M, or of several, and in proportion of an object of another size), `block-cyclic:SIZE`,
-    /// `tiles:2x4/384K` (rows of 384K: two shares of the rows, four columns; another team has another grid),
+    /// too, but no stacks; WHERE is `interleave[:NODES]`, `node:N`, `near:DEVICE` or `first-touch` then). WHERE: `block`,
+    /// `block:0-48M/64M` (shares of a part of an object of 64M, or of several, and in proportion of an object of another size),
+    /// `block-cyclic:SIZE`, `tiles:2x4/384K` (rows of 384K: two shares of the rows, four columns; another team has another grid),
     /// `round-robin` (the objects of a `function:` to threads in turn, in the order of allocation),
     /// `interleave[:NODES]` (nodes as numactl writes them, or weighted as `0=3,1=1`), `node:N`,
+    /// `near:DEVICE` (the node next to `gpu0`, `nic0` or `nvme0`, as `nearpage machine` lists them),
     /// `thread:K`, `first-touch`. The first rule that fits wins; rules come before the plan.
     #[arg(long, value_name = "RULE")]
     pub place: Vec<String>,

@@ -65,7 +65,8 @@ pub struct Thin {
     memory accesses, from any little-endian machine; --sample-cpu and -a keep the CPUs. Text: of\n\
     perf script -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,dso --show-mmap-events \
     --show-task-events\n\nFunctions and static objects are looked up in the program's files, where those are here \
-    and have the build-id that was recorded."
+    and have the build-id that was recorded.\n\nCSV: a table with a header, of samples by any other tool. It needs the \
+    columns time_ns, cpu, and address or object; docs/reference/samples-csv.md has all columns."
 )]
 pub struct Import {
     /// The file

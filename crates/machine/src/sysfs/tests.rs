@@ -67,6 +67,78 @@ fn a_tree_of_an_old_kernel_has_maps_instead_of_lists() {
 }
 
 #[test]
+fn devices_are_next_to_the_node_that_firmware_or_cpus_say() {
+    let file = |pci: &str, name: &str| format!("sys/bus/pci/devices/{pci}/{name}");
+    let class = |pci: &str, class: &'static str| (file(pci, "class"), class);
+    let files = [
+        ("sys/devices/system/cpu/online".to_owned(), "0-3"),
+        ("sys/devices/system/node/node0/cpulist".to_owned(), "0-1"),
+        ("sys/devices/system/node/node4/cpulist".to_owned(), "2-3"),
+        class("0000:9a:00.0", "0x030200"),
+        (file("0000:9a:00.0", "numa_node"), "4\n\0\0"),
+        class("0000:3b:00.0", "0x030000"),
+        (file("0000:3b:00.0", "numa_node"), "-1"),
+        (file("0000:3b:00.0", "local_cpus"), "00000003"),
+        class("10000:01:00.0", "0x120000"),
+        (file("10000:01:00.0", "numa_node"), "7"),
+        (file("10000:01:00.0", "local_cpulist"), "0-3"),
+        class("0000:01:00.0", "0x030000"),
+        (file("0000:01:00.0", "vendor"), "0x1a03"),
+        class("0000:5e:00.1", "0x020700"),
+        (file("0000:5e:00.1", "numa_node"), "0"),
+        class("0000:5f:00.0", "0x010802"),
+        (file("0000:5f:00.0", "numa_node"), "x"),
+        class("0000:00:1f.0", "0x060100"),
+        class("nonsense", "0x030000"),
+        class("0000:02:00.0", "nonsense"),
+    ];
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), *text))
+        .collect();
+    let machine = machine(&files);
+    let found = machine.devices.iter();
+    let found: Vec<(String, &str, Option<u16>)> = found
+        .map(|device| {
+            (
+                device.to_string(),
+                device.pci.as_str(),
+                device.node.map(|node| node.0),
+            )
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("gpu0".to_owned(), "0000:3b:00.0", Some(0)),
+            ("gpu1".to_owned(), "0000:9a:00.0", Some(4)),
+            ("gpu2".to_owned(), "10000:01:00.0", None),
+            ("nic0".to_owned(), "0000:5e:00.1", Some(0)),
+            ("nvme0".to_owned(), "0000:5f:00.0", None),
+        ]
+    );
+    assert_eq!(
+        machine.device_lines(),
+        [
+            "next to node 0: gpu0 (0000:3b:00.0), nic0 (0000:5e:00.1)",
+            "next to node 4: gpu1 (0000:9a:00.0)",
+            "node not known: gpu2 (10000:01:00.0), nvme0 (0000:5f:00.0)",
+        ]
+    );
+    let again = Machine::from_toml(&machine.to_toml(), "again").expect("reads");
+    assert_eq!(again.devices, machine.devices);
+    let elsewhere = machine.to_toml().replace(
+        "pci = \"0000:9a:00.0\"\nnode = 4",
+        "pci = \"0000:9a:00.0\"\nnode = 3",
+    );
+    let error = Machine::from_toml(&elsewhere, "m").unwrap_err().to_string();
+    assert!(
+        error.contains("the device gpu1 is on a node that does not exist"),
+        "{error}"
+    );
+}
+
+#[test]
 fn what_is_missing_is_said() {
     let machine = machine(&[
         TWO_CPUS,

@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Cache, CacheKind, CpuKind, Energy, Link, LoadedLatency, MemoryCache, MemoryKind, MoveSteps,
-    Moves, Node, NodeId, PRESET_NAMES, Route, Tlb, TransparentHugePages, preset,
+    Cache, CacheKind, CpuKind, Device, DeviceKind, Energy, Link, LoadedLatency, MemoryCache,
+    MemoryKind, MoveSteps, Moves, Node, NodeId, PRESET_NAMES, Route, Tlb, TransparentHugePages,
+    preset,
 };
 
 const TWO_NODES: &str = "\
@@ -258,6 +259,12 @@ fn machines() -> impl Strategy<Value = Machine> {
                 level: 1,
                 size_bytes: 1 << 30,
                 line_bytes: smt.then_some(64),
+            }],
+            devices: vec![Device {
+                kind: DeviceKind::Nic,
+                number: 0,
+                pci: "10000:3b:00.1".to_owned(),
+                node: smt.then_some(NodeId(0)),
             }],
             caches: vec![Cache {
                 level: 1,

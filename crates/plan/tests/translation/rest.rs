@@ -1,6 +1,6 @@
 //! The decision about the rest.
 
-use nearpage_machine::NodeId;
+use nearpage_machine::{Device, DeviceKind, Machine, NodeId};
 use nearpage_plan::ModuleName;
 use nearpage_wire::compact_plan::subject;
 
@@ -112,6 +112,59 @@ fn nodes_that_are_not_there_or_have_no_memory_are_refused() {
         let message = translated(placement).expect_err(placement).to_string();
         assert!(message.starts_with(expected), "{message}");
         assert!(message.contains("there is 0-3") || message.contains("are 0-2"));
+    }
+}
+
+#[test]
+fn near_a_device_is_on_its_node() {
+    let compiled = Compiled::new();
+    let image = compiled.image("near", &["-pie", "-fPIE"]);
+    let mut machine = machine();
+    machine.nodes[3].memory_bytes = Some(0);
+    let device = |kind, number, node| Device {
+        kind,
+        number,
+        pci: format!("0000:0{number}:00.0"),
+        node,
+    };
+    let none = |machine: &Machine| {
+        let plan = plan_for(&image, vec![(Subject::Rest, "near:gpu0")]);
+        let programs = std::slice::from_ref(&image);
+        translate(&[plan], &[], &target(machine, 4), programs)
+            .expect_err("no device")
+            .to_string()
+    };
+    assert_eq!(
+        none(&machine),
+        format!(
+            "it: there is no gpu0 on {}; no device is known there",
+            machine.name
+        )
+    );
+    machine.devices = vec![
+        device(DeviceKind::Gpu, 0, Some(NodeId(2))),
+        device(DeviceKind::Gpu, 1, None),
+        device(DeviceKind::Nic, 0, Some(NodeId(3))),
+    ];
+    let translated = |placement: &str| {
+        let plan = plan_for(&image, vec![(Subject::Rest, placement)]);
+        let programs = std::slice::from_ref(&image);
+        translate(&[plan], &[], &target(&machine, 4), programs)
+    };
+    let near = translated("near:gpu0").expect("it is there");
+    let there = translated("node:2").expect("it is there");
+    assert_eq!(
+        near.rest(name(&image), None),
+        there.rest(name(&image), None)
+    );
+    for (placement, words) in [
+        ("near:gpu1", "does not say which node gpu1 is next to"),
+        ("near:gpu2", "there is no gpu2 on "),
+        ("near:nvme0", "there is gpu0, gpu1, nic0"),
+        ("near:nic0", "node 3 of "),
+    ] {
+        let message = translated(placement).expect_err(placement).to_string();
+        assert!(message.contains(words), "{message}");
     }
 }
 

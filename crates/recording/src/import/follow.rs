@@ -1,11 +1,11 @@
 //! Records in order of time to accesses and events, as a recorder would have appended them.
 
-use nearpage_machine::{CpuId, Machine, NodeId};
+use nearpage_machine::{CpuId, Machine};
 use nearpage_perf_abi::{Map, Sideband};
 use rustc_hash::FxHashMap;
 
-use super::{EventKind, Record, Sample, What};
-use crate::{Access, AccessBatch, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex};
+use super::{EventKind, Record, Sample, What, page_node};
+use crate::{Access, AccessBatch, AccessKind, Event, Resolution, SampleCounts, ThreadIndex};
 
 /// The process that perf gives the kernel's own mappings.
 const KERNEL: u32 = u32::MAX;
@@ -186,19 +186,10 @@ impl<'a> Follower<'a> {
             distance_bytes: 0,
             weight,
             cost_ns: sample.latency_cycles as f32 / self.ghz * weight,
-            page_node: sample.cpu.and_then(|cpu| self.page_node(cpu, level)),
+            page_node: sample
+                .cpu
+                .and_then(|cpu| page_node(self.machine, self.machine.node_of(cpu), level)),
         });
-    }
-
-    /// The node that served an access, where there are two at most: of more, a remote one could be
-    /// any, and to know the local ones alone would make accesses look local.
-    fn page_node(&self, cpu: CpuId, level: Level) -> Option<NodeId> {
-        let own = self.machine.node_of(cpu)?;
-        match (level, self.machine.nodes.as_slice()) {
-            (Level::LocalMemory, [_] | [_, _]) => Some(own),
-            (Level::RemoteMemory, [a, b]) => Some(if a.id == own { b.id } else { a.id }),
-            _ => None,
-        }
     }
 
     /// What became of each thread's samples.

@@ -1,5 +1,5 @@
-//! Other tools' records of memory accesses, made into a recording: `perf.data` files and what
-//! `perf script` prints of them.
+//! Other tools' records of memory accesses, made into a recording: `perf.data` files, what
+//! `perf script` prints of them, and samples in nearpage's own CSV form.
 //!
 //! A reader turns its file into `Record`s in order of time: `perf_data` (with `features` for the
 //! machine) and `perf_script`. The `follow`er
@@ -7,6 +7,8 @@
 //! like any other. Objects are what the kernel's mappings show, as for programs without the preload
 //! library.
 
+mod carried;
+mod csv;
 mod features;
 mod follow;
 mod layout;
@@ -23,11 +25,14 @@ use memmap2::{Mmap, MmapMut};
 use nearpage_machine::{CpuId, Machine, Node, NodeId};
 use nearpage_perf_abi::{DataSource, Sideband};
 
+use self::carried::Carried;
+pub use self::carried::{write_exact, write_tables};
+use self::csv::Csv;
 use self::follow::Follower;
 use self::perf_data::PerfData;
 use self::perf_script::PerfScript;
 use crate::error::IoContext;
-use crate::{Error, Event, LogWriter, Metadata, SampleCounts, Source};
+use crate::{Error, Event, Level, LogWriter, Metadata, SampleCounts, Source};
 
 /// What an imported file came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +118,7 @@ const BATCH: usize = 1 << 16;
 
 /// Makes a recording in `output` of `file`: a `perf.data` with addresses, or the text that
 /// `perf script` prints of one (`-F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,dso`,
-/// with `--show-task-events --show-mmap-events` for what was mapped). `machine` is what it was
+/// with `--show-task-events --show-mmap-events` for what was mapped), or samples in nearpage's CSV form. `machine` is what it was
 /// recorded on, where the file does not say or is not to be believed.
 ///
 /// The recording appears whole or not at all.
@@ -123,14 +128,40 @@ const BATCH: usize = 1 << 16;
 /// [`Error::FolderInUse`]; [`Error::Io`].
 pub fn import(file: &Path, output: &Path, machine: Option<Machine>) -> Result<Imported, Error> {
     let bytes = read(file)?;
-    let reader = Reader::new(&bytes).map_err(|cause| foreign(file, cause))?;
+    let other = |cause: String| foreign(file, cause);
+    let whole = Whole::new(&bytes).map_err(other)?;
     if fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Error::FolderInUse(output.to_owned()));
     }
     let unfinished = Unfinished::beside(output);
-    let imported = write(&reader, file, &unfinished.0, machine)?;
+    let imported = match whole {
+        Whole::Csv(csv) => csv.write(file, &unfinished.0, machine)?,
+        Whole::Carried(carried) => carried.write(file, &unfinished.0, machine)?,
+        Whole::Records(reader) => write(&reader, file, &unfinished.0, machine)?,
+    };
     fs::rename(&unfinished.0, output).at(output, "put in place")?;
     Ok(imported)
+}
+
+/// A file, by what becomes of it.
+enum Whole<'a> {
+    /// Tables at once.
+    Csv(Box<Csv<'a>>),
+    Carried(Box<Carried<'a>>),
+    /// Records, which are followed.
+    Records(Box<Reader<'a>>),
+}
+
+impl<'a> Whole<'a> {
+    fn new(bytes: &'a [u8]) -> Result<Self, String> {
+        if Csv::is(bytes) {
+            Csv::new(bytes).map(Box::new).map(Self::Csv)
+        } else if Carried::is(bytes) {
+            Carried::new(bytes).map(Box::new).map(Self::Carried)
+        } else {
+            Reader::new(bytes).map(Box::new).map(Self::Records)
+        }
+    }
 }
 
 /// A folder that goes away unless it gets its name.
@@ -310,6 +341,17 @@ fn one_node(notes: &mut Vec<String>) -> Machine {
     }
 }
 
+/// The node that served an access of a CPU on node `own`, where there are two at most: of more, a remote one could be
+/// any, and to know the local ones alone would make accesses look local.
+fn page_node(machine: &Machine, own: Option<NodeId>, level: Level) -> Option<NodeId> {
+    let own = own?;
+    match (level, machine.nodes.as_slice()) {
+        (Level::LocalMemory, [_] | [_, _]) => Some(own),
+        (Level::RemoteMemory, [a, b]) => Some(if a.id == own { b.id } else { a.id }),
+        _ => None,
+    }
+}
+
 /// A machine of which nothing but its nodes is known.
 fn bare_machine(nodes: Vec<Node>) -> Machine {
     Machine::of_nodes("imported".to_owned(), nodes)
@@ -317,8 +359,11 @@ fn bare_machine(nodes: Vec<Node>) -> Machine {
 
 /// What `fuzz/` calls: reads `bytes` as whichever format they are, up to accesses and events.
 pub fn fuzz(bytes: &[u8]) {
-    let Ok(reader) = Reader::new(bytes) else {
-        return;
+    let reader = match Whole::new(bytes) {
+        Ok(Whole::Csv(csv)) => return csv.check(),
+        Ok(Whole::Carried(carried)) => return carried.check(),
+        Ok(Whole::Records(reader)) => reader,
+        Err(_) => return,
     };
     let about = reader.about();
     let machine = about.machine.unwrap_or_else(|| one_node(&mut Vec::new()));

@@ -191,7 +191,7 @@ fn plain(text: &[u8]) -> Cow<'_, [u8]> {
 
 /// What a line is.
 #[derive(Clone, Debug, PartialEq)]
-enum Line<'a> {
+pub(super) enum Line<'a> {
     Skipped,
     /// Of a call chain.
     Chain(u64),
@@ -208,7 +208,7 @@ enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn parse(line: &'a str) -> Result<Self, String> {
+    pub fn parse(line: &'a str) -> Result<Self, String> {
         let trimmed = line.trim();
         if trimmed.is_empty() || trimmed.starts_with('#') {
             return Ok(Self::Skipped);
@@ -305,16 +305,21 @@ impl<'a> Head<'a> {
         if !words.clone().any(|word| describes(&word)) {
             return Err(format!("expected data_src after the address; {fields}"));
         }
-        // Before perf 5.19 the description begins with the level: `L1 hit|SNP`. None of its words is a number.
-        let before = words.take_while(|word| !describes(word));
-        let data_src = before
-            .filter_map(hexadecimal_digits)
-            .last()
-            .and_then(hexadecimal);
+        // A symbol's name may have any words: the last description is perf's. Before perf 5.19 that begins with the
+        // level, `L1 hit|SNP`, and none of its words is a number.
+        let (before, described) = self.rest.split_at(self.rest.rfind(" |OP ").unwrap_or(0));
+        let data_src = match before.split_whitespace().last() {
+            Some(word) => hexadecimal_digits(word),
+            None => {
+                let before = words.take_while(|word| !describes(word));
+                before.filter_map(hexadecimal_digits).last()
+            }
+        };
+        let data_src = data_src.and_then(hexadecimal);
         let data_src =
             data_src.ok_or_else(|| format!("expected data_src as a number; {fields}"))?;
         // The description ends with `|LCK No` or `|LCK No|BLK  N/A`; no word of it is a number.
-        let (_, behind) = self.rest.split_once("|LCK ").unwrap_or_default();
+        let (_, behind) = described.split_once("|LCK ").unwrap_or_default();
         let numbers = behind
             .split_whitespace()
             .skip_while(|word| hexadecimal_digits(word).is_none());

@@ -1,6 +1,7 @@
 //! Other tools' files: a real `perf.data`, ones built from the documented layout, what `perf script`
 //! prints, and what is none of these.
 
+mod csv;
 mod perf_data;
 
 use std::fs;

@@ -1,18 +1,23 @@
 //! Firefox Profiler's processed format. A stack is, from the root: object, node, function with what
-//! was inlined, level; levels are categories. A sample's weight is the microseconds lost.
+//! was inlined, level; levels are categories. A sample's weight is the time lost, in milliseconds (`tracing-ms`).
+//!
+//! The library writes weights as whole numbers, and frames without file and line. Weights are therefore numbers of
+//! accesses, and functions numbers behind a control character, until [`Firefox::complete`] puts in what they stand for.
 
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 use fxprof_processed_profile::{
     CategoryColor, CategoryPairHandle, CpuDelta, Frame, FrameFlags, FrameInfo, ProcessHandle,
-    Profile, SamplingInterval, ThreadHandle, Timestamp,
+    Profile, SamplingInterval, ThreadHandle, Timestamp, WeightType,
 };
 use nearpage_recording::{Level, Recording, ThreadIndex};
 use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
 
 use super::Writer;
-use super::labels::{Labelled, access_name, level_name, node_name};
+use super::labels::{Function, Labelled, access_name, level_name, node_name};
+use crate::name::thread_name;
 
 const LEVELS: [(Level, CategoryColor); 8] = [
     (Level::Unknown, CategoryColor::Gray),
@@ -25,8 +30,15 @@ const LEVELS: [(Level, CategoryColor); 8] = [
     (Level::RemoteCache, CategoryColor::Orange),
 ];
 
+/// What stands before the number of a function. No name has it: they are fit to print.
+const FUNCTION: char = '\u{1}';
+
 pub(super) struct Firefox<'a> {
     recording: &'a Recording,
+    /// Time lost, in milliseconds, by number of the access.
+    weights_ms: Vec<f64>,
+    functions: Vec<Function>,
+    numbers: FxHashMap<Function, usize>,
     profile: Profile,
     product: String,
     categories: Vec<CategoryPairHandle>,
@@ -55,6 +67,9 @@ impl<'a> Firefox<'a> {
             LEVELS.map(|(level, color)| profile.add_category(level_name(level), color).into());
         Self {
             recording,
+            weights_ms: Vec::new(),
+            functions: Vec::new(),
+            numbers: FxHashMap::default(),
             product: product.to_owned(),
             profile,
             categories: categories.to_vec(),
@@ -74,20 +89,88 @@ impl<'a> Firefox<'a> {
         if let Some(handle) = self.threads.get(&index) {
             return *handle;
         }
-        let (pid, tid, name, born_ns) = labelled.thread.map_or((0, 0, "unknown", 0), |thread| {
-            (thread.pid, thread.tid, thread.name.as_str(), thread.born_ns)
+        let unknown = || (0, 0, "unknown".to_owned(), 0);
+        let (pid, tid, name, born_ns) = labelled.thread.map_or_else(unknown, |thread| {
+            let name = thread_name(thread);
+            (thread.pid, thread.tid, name, thread.born_ns)
         });
         let start = self.since_start(born_ns);
         let profile = &mut self.profile;
         let process = *self
             .processes
             .entry(pid)
-            .or_insert_with(|| profile.add_process(name, pid, start));
+            .or_insert_with(|| profile.add_process(&name, pid, start));
         let handle = profile.add_thread(process, tid, start, pid == tid);
-        profile.set_thread_name(handle, name);
+        profile.set_thread_name(handle, &name);
+        profile.set_thread_samples_weight_type(handle, WeightType::TracingMs);
         self.threads.insert(index, handle);
         handle
     }
+
+    /// What stands for a function until the end.
+    fn placeholder(&mut self, function: &Function) -> String {
+        let next = self.functions.len();
+        let number = *self.numbers.entry(function.clone()).or_insert(next);
+        if number == next {
+            self.functions.push(function.clone());
+        }
+        format!("{FUNCTION}{number}")
+    }
+
+    /// Puts weights, files and lines into a thread.
+    fn complete(&self, thread: &mut Value) {
+        for weight in each(&mut thread["samples"]["weight"]) {
+            let number = weight
+                .as_u64()
+                .and_then(|number| usize::try_from(number).ok());
+            *weight = json!(number.and_then(|number| self.weights_ms.get(number)));
+        }
+        let Some(mut strings) = thread["stringArray"].as_array().cloned() else {
+            return;
+        };
+        let names = thread["funcTable"]["name"].as_array().cloned();
+        let mut places: FxHashMap<&str, usize> = FxHashMap::default();
+        let mut known: Vec<Option<&Function>> = Vec::new();
+        for (at, name) in names.into_iter().flatten().enumerate() {
+            let name = name.as_u64().map_or(usize::MAX, |name| name as usize);
+            let text = strings.get(name).and_then(Value::as_str);
+            let number = text.and_then(|text| text.strip_prefix(FUNCTION)?.parse::<usize>().ok());
+            let function = number.and_then(|number| self.functions.get(number));
+            known.push(function);
+            let Some(function) = function else {
+                continue;
+            };
+            strings[name] = json!(function.name);
+            if !function.file.is_empty() {
+                let file = *places.entry(&function.file).or_insert_with(|| {
+                    strings.push(json!(function.file));
+                    strings.len() - 1
+                });
+                thread["funcTable"]["fileName"][at] = json!(file);
+            }
+        }
+        // Lines of one function are frames of it, and not functions of their own.
+        let mut first: FxHashMap<(&str, &str), usize> = FxHashMap::default();
+        let frames = thread["frameTable"]["func"].as_array().map_or(0, Vec::len);
+        for frame in 0..frames {
+            let func = thread["frameTable"]["func"][frame].as_u64();
+            let func = func.map_or(usize::MAX, |func| func as usize);
+            if let Some(function) = known.get(func).copied().flatten() {
+                let same = first
+                    .entry((&function.name, &function.file))
+                    .or_insert(func);
+                thread["frameTable"]["func"][frame] = json!(same);
+                if function.line != 0 {
+                    thread["frameTable"]["line"][frame] = json!(function.line);
+                }
+            }
+        }
+        thread["stringArray"] = strings.into();
+    }
+}
+
+fn each(array: &mut Value) -> impl Iterator<Item = &mut Value> {
+    array.as_array_mut().into_iter().flatten()
 }
 
 impl Writer for Firefox<'_> {
@@ -101,15 +184,13 @@ impl Writer for Firefox<'_> {
             access_name(access.kind)
         );
         let node = node_name(labelled.node);
-        let functions = labelled
-            .code
-            .functions
-            .iter()
-            .rev()
-            .map(|function| function.name.as_str());
+        let functions = labelled.code.functions.iter().rev();
+        let functions: Vec<String> = functions
+            .map(|function| self.placeholder(function))
+            .collect();
         let names = [labelled.object, node.as_str()]
             .into_iter()
-            .chain(functions)
+            .chain(functions.iter().map(String::as_str))
             .chain([level.as_str()]);
         let frames: Vec<FrameInfo> = names
             .map(|name| FrameInfo {
@@ -120,19 +201,23 @@ impl Writer for Firefox<'_> {
             .collect();
         let stack = self.profile.intern_stack_frames(thread, frames.into_iter());
         let cost = CpuDelta::from_nanos(access.cost_ns as u64);
-        let weight = (access.cost_ns / 1000.0).round().max(1.0) as i32;
+        let number = i32::try_from(self.weights_ms.len());
+        let number =
+            number.map_err(|_| io::Error::other("more accesses than the format has numbers"))?;
+        self.weights_ms.push(f64::from(access.cost_ns) / 1e6);
         let time = self.since_start(access.time_ns);
-        self.profile.add_sample(thread, time, stack, cost, weight);
+        self.profile.add_sample(thread, time, stack, cost, number);
         Ok(())
     }
 
     fn finish(mut self: Box<Self>, thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
         let note = thinned.map_or_else(String::new, |thinned| format!("; {thinned}"));
-        let product = format!(
-            "{} (nearpage; weights are microseconds lost{note})",
-            self.product
-        );
+        let product = format!("{} (nearpage; weights are time lost{note})", self.product);
         self.profile.set_product(&product);
-        Ok(serde_json::to_writer(out, &self.profile)?)
+        let mut profile = serde_json::to_value(&self.profile)?;
+        for thread in each(&mut profile["threads"]) {
+            self.complete(thread);
+        }
+        Ok(serde_json::to_writer(out, &profile)?)
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Labelled<'a> {
     pub object_address: Option<u64>,
     /// Node of the CPU.
     pub cpu_node: Option<NodeId>,
-    /// Node that the memory is on, as far as page or level tell.
+    /// Node that the memory is on, as far as page or level tell, or the machine's only one.
     pub node: Option<NodeId>,
     /// Number of `code`.
     pub code_number: u32,
@@ -102,6 +102,10 @@ impl<'a> Labels<'a> {
         let local = (access.level == Level::LocalMemory)
             .then_some(cpu_node)
             .flatten();
+        let only = match self.recording.machine.nodes.as_slice() {
+            [node] => Some(node.id),
+            _ => None,
+        };
         let code_number = codes.number(self.recording, pid, access.time_ns, access.instruction);
         each(&Labelled {
             access,
@@ -110,7 +114,7 @@ impl<'a> Labels<'a> {
             object_kind,
             object_address: found.map(|found| tables.objects[found.object.0 as usize].address),
             cpu_node,
-            node: access.page_node.or(local),
+            node: access.page_node.or(local).or(only),
             code_number,
             code: &codes.all[code_number as usize],
         })

@@ -1,11 +1,12 @@
 //! Text as `perf script` prints it. The address has object and node where perf prints symbol and
 //! file, the call chain is the function with what was inlined, and outermost the object. Latencies
-//! are nanoseconds, which a processor of 1 GHz stands for.
+//! are nanoseconds, which a processor of 1 GHz stands for. Comments carry the rest of the recording for `import`.
 
 use std::io::{self, Write};
 
 use nearpage_perf_abi::DataSource;
 use nearpage_perf_abi::data_src::{Operation, level_number};
+use nearpage_recording::import::{write_exact, write_tables};
 use nearpage_recording::{AccessKind, Level, Recording};
 
 use super::Writer;
@@ -19,6 +20,7 @@ impl PerfScript {
         thinned: Option<&str>,
         out: &mut dyn Write,
     ) -> io::Result<Self> {
+        write_tables(recording, out)?;
         writeln!(out, "# cpudesc : latencies in nanoseconds @ 1.00GHz")?;
         let command = &recording.metadata.command;
         writeln!(out, "# cmdline : {}", crate::printable(&command.join(" ")))?;
@@ -43,7 +45,8 @@ impl Writer for PerfScript {
         let name = if name.is_empty() { "unknown" } else { name };
         let (event, op, operation) = match access.kind {
             AccessKind::Store => ("stores", "STORE", Operation::Store),
-            AccessKind::Load | AccessKind::Fetch => ("loads", "LOAD", Operation::Load),
+            AccessKind::Load => ("loads", "LOAD", Operation::Load),
+            AccessKind::Fetch => ("fetches", "EXEC", Operation::Fetch),
         };
         let (number, remote) = match access.level {
             Level::Unknown => (level_number::NOT_AVAILABLE, false),
@@ -66,8 +69,12 @@ impl Writer for PerfScript {
         let offset = labelled
             .object_address
             .map_or(access.address, |base| access.address.wrapping_sub(base));
-        let node = node_name(labelled.node);
+        let node = match access.page_node {
+            None if labelled.node.is_some() => format!("{}, not sampled", node_name(labelled.node)),
+            _ => node_name(labelled.node),
+        };
         let level = level_name(access.level);
+        write_exact(access, period, latency_ns, out)?;
         write!(
             out,
             "{:>16} {pid:>5}/{tid:<5} [{:03}] {seconds:>5}.{ns:09}: ",

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::Writer;
 use super::labels::{Labelled, access_name, level_name, node_name};
+use crate::name::thread_name;
 
 const BUCKETS: u64 = 500;
 
@@ -37,7 +38,7 @@ impl Perfetto {
             write!(out, ",\n{}", process(pid))?;
         }
         for thread in threads {
-            let named = json!({"ph": "M", "name": "thread_name", "pid": thread.pid, "tid": thread.tid, "args": {"name": thread.name}});
+            let named = json!({"ph": "M", "name": "thread_name", "pid": thread.pid, "tid": thread.tid, "args": {"name": thread_name(thread)}});
             write!(out, ",\n{named}")?;
         }
         let whole_ns = metadata.end_ns.saturating_sub(metadata.begin_ns);

@@ -1,0 +1,295 @@
+//! Objects: by process and name, and by address where the file has their addresses.
+
+use rustc_hash::FxHashMap;
+
+use super::super::BadLine;
+use super::super::row::Row;
+use super::threads::Threads;
+use crate::{CallSite, CallSiteId, Frame, ModuleId, Object, ObjectKind, Tables};
+
+/// More objects are refused.
+const OBJECTS_MAX: usize = 1 << 20;
+/// Objects without an address are laid out from here on, where Linux maps nothing by itself.
+const MADE_UP: u64 = 0x2000_0000_0000;
+const PAGE_BYTES: u64 = 4096;
+/// What accesses of user mode stay below.
+const ADDRESS_MAX: u64 = 1 << 63;
+/// What `report` adds to the name of a heap object's call site, as `export --to csv` writes it.
+const ALLOCATED: [&str; 2] = [" (malloc)", " (mmap)"];
+
+/// How an object's place is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    /// Its address is in the file.
+    At(u64),
+    /// It is where its accesses are.
+    Around,
+    /// Nothing says where.
+    MadeUp,
+}
+
+#[derive(Default)]
+pub(super) struct Objects {
+    numbers: FxHashMap<(u32, Option<u64>), FxHashMap<String, usize>>,
+    seen: Vec<Seen>,
+}
+
+struct Seen {
+    pid: u32,
+    name: String,
+    kind: ObjectKind,
+    place: Place,
+    /// First address; of a made-up place, once it is made up.
+    address: u64,
+    /// After the last byte accessed; of a made-up place, as an offset.
+    end: u64,
+    /// As the file says.
+    size_bytes: Option<u64>,
+    /// First and last access.
+    times: (u64, u64),
+    /// Its first user's number.
+    thread: usize,
+    /// The line that named it first.
+    line: u64,
+}
+
+/// What a row says of where it and its object are.
+struct Told {
+    place: Place,
+    /// The access; of a made-up place, its offset.
+    address: u64,
+}
+
+fn told(row: &Row<'_>) -> Result<Told, String> {
+    let outside = || "the address lies before its object".to_owned();
+    let at = |base: u64, address: u64| Told {
+        place: Place::At(base),
+        address,
+    };
+    Ok(match (row.address, row.object_address, row.object_offset) {
+        (Some(address), Some(base), _) if address < base => return Err(outside()),
+        (Some(address), Some(base), _) => at(base, address),
+        (Some(address), None, Some(offset)) => {
+            at(address.checked_sub(offset).ok_or_else(outside)?, address)
+        }
+        (Some(address), None, None) => Told {
+            place: Place::Around,
+            address,
+        },
+        (None, Some(base), offset) => at(base, base.saturating_add(offset.unwrap_or(0))),
+        (None, None, offset) => Told {
+            place: Place::MadeUp,
+            address: offset.unwrap_or(0),
+        },
+    })
+}
+
+impl Objects {
+    pub fn add(&mut self, row: &Row<'_>, thread: usize, line: u64) -> Result<(), String> {
+        let Told { place, address } = told(row)?;
+        let end = address.saturating_add(row.bytes.max(1));
+        if end >= ADDRESS_MAX || row.object_bytes.is_some_and(|bytes| bytes >= ADDRESS_MAX) {
+            return Err("an address, an offset or a size beyond the address space".to_owned());
+        }
+        if row.object.is_empty() {
+            return Ok(());
+        }
+        let base = match place {
+            Place::At(base) => Some(base),
+            Place::Around | Place::MadeUp => None,
+        };
+        let next = self.seen.len();
+        let names = self.numbers.entry((row.pid, base)).or_default();
+        let number = match names.get(row.object) {
+            Some(number) => *number,
+            None if next == OBJECTS_MAX => return Err(format!("more than {OBJECTS_MAX} objects")),
+            None => {
+                names.insert(row.object.to_owned(), next);
+                self.seen.push(Seen {
+                    pid: row.pid,
+                    name: row.object.to_owned(),
+                    kind: row.object_kind,
+                    place,
+                    address: base.unwrap_or(address),
+                    end,
+                    size_bytes: None,
+                    times: (row.time_ns, row.time_ns),
+                    thread,
+                    line,
+                });
+                next
+            }
+        };
+        let object = &mut self.seen[number];
+        if object.place != place {
+            return Err(format!(
+                "the object {:?} has an address here or on line {}, and not on the other: give object_address on both",
+                row.object, object.line
+            ));
+        }
+        object.address = object.address.min(base.unwrap_or(address));
+        object.end = object.end.max(end);
+        object.size_bytes = object.size_bytes.max(row.object_bytes);
+        let (first, last) = object.times;
+        object.times = (first.min(row.time_ns), last.max(row.time_ns));
+        Ok(())
+    }
+
+    /// Makes up the places that are missing, and the table.
+    pub fn finish(
+        &mut self,
+        threads: &Threads,
+        module: ModuleId,
+        tables: &mut Tables,
+        notes: &mut Vec<String>,
+    ) -> Result<(), BadLine> {
+        let made_up = self.make_up()?;
+        if made_up > 0 {
+            notes.push(format!(
+                "{} without an address in the file: their places are made up, one after another",
+                nearpage_machine::several(made_up, "object")
+            ));
+        }
+        let shared = self.overlapping()?;
+        let mut sites: FxHashMap<String, (CallSiteId, u32)> = FxHashMap::default();
+        for (object, shares) in self.seen.iter().zip(shared) {
+            let site = (object.kind == ObjectKind::Heap).then(|| {
+                let next = CallSiteId(tables.call_sites.len() as u32);
+                let frame = allocated_in(&object.name, module);
+                let name = frame.function.clone();
+                let (site, objects) = sites.entry(name).or_insert_with(|| {
+                    let frames = vec![frame];
+                    tables.call_sites.push(CallSite { frames });
+                    (next, 0)
+                });
+                *objects += 1;
+                (*site, *objects - 1)
+            });
+            // Others have been in its place, at another time.
+            let (born_ns, died_ns) = match shares {
+                true => (object.times.0, object.times.1.saturating_add(1)),
+                false => (0, u64::MAX),
+            };
+            let has_thread = matches!(object.kind, ObjectKind::Stack | ObjectKind::Tls);
+            tables.objects.push(Object {
+                kind: object.kind,
+                name: match site {
+                    Some(_) => String::new(),
+                    None => object.name.clone(),
+                },
+                pid: object.pid,
+                address: object.address,
+                size_bytes: object.bytes(),
+                born_ns,
+                died_ns,
+                weight: 1.0,
+                call_site: site.map(|(site, _)| site),
+                thread: has_thread.then(|| threads.position(object.thread)),
+                order: site.map_or(0, |(_, order)| order),
+                module: None,
+                module_offset: 0,
+            });
+        }
+        Ok(())
+    }
+
+    /// Lays out objects without an address, with an unused page behind each; how many there were.
+    fn make_up(&mut self) -> Result<u64, BadLine> {
+        let mut next = MADE_UP;
+        let mut count = 0;
+        let unknown = |object: &&mut Seen| object.place == Place::MadeUp;
+        for object in self.seen.iter_mut().filter(unknown) {
+            let size_bytes = object.size_bytes.unwrap_or(0).max(object.end);
+            object.address = next;
+            object.end = next.saturating_add(size_bytes);
+            next = object.end.saturating_add(2 * PAGE_BYTES) / PAGE_BYTES * PAGE_BYTES;
+            if next >= ADDRESS_MAX {
+                return Err(
+                    object.bad("the objects up to this one are larger than the address space")
+                );
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Which objects lie where others do.
+    fn overlapping(&self) -> Result<Vec<bool>, BadLine> {
+        let mut sorted: Vec<usize> = (0..self.seen.len()).collect();
+        sorted.sort_by_key(|&number| (self.seen[number].pid, self.seen[number].address));
+        let mut shares = vec![false; self.seen.len()];
+        let mut widest: Option<usize> = None;
+        for number in sorted {
+            let object = &self.seen[number];
+            let Some(end) = object
+                .address
+                .checked_add(object.bytes())
+                .filter(|end| *end < ADDRESS_MAX)
+            else {
+                return Err(object.bad("the object ends beyond the address space"));
+            };
+            if let Some(before) = widest {
+                let other = &self.seen[before];
+                if other.pid == object.pid && object.address < other.address + other.bytes() {
+                    let is_told = |object: &Seen| matches!(object.place, Place::At(_));
+                    if !is_told(object) || !is_told(other) {
+                        return Err(object.bad(&format!(
+                            "the object {:?} lies where {:?} does: tell them apart by object_address",
+                            object.name, other.name
+                        )));
+                    }
+                    (shares[number], shares[before]) = (true, true);
+                    if end <= other.address + other.bytes() {
+                        continue;
+                    }
+                }
+            }
+            widest = Some(number);
+        }
+        Ok(shares)
+    }
+
+    /// The address of a row's access.
+    pub fn address(&self, row: &Row<'_>) -> u64 {
+        match told(row) {
+            Ok(Told {
+                place: Place::MadeUp,
+                address,
+            }) => {
+                let names = self.numbers.get(&(row.pid, None));
+                let number = names.and_then(|names| names.get(row.object));
+                number.map_or(0, |&number| self.seen[number].address) + address
+            }
+            Ok(Told { address, .. }) => address,
+            Err(_) => 0,
+        }
+    }
+}
+
+impl Seen {
+    fn bytes(&self) -> u64 {
+        let accessed = self.end - self.address;
+        match self.place {
+            Place::MadeUp => accessed,
+            _ => self.size_bytes.unwrap_or(0).max(accessed),
+        }
+    }
+
+    fn bad(&self, cause: &str) -> BadLine {
+        BadLine {
+            number: self.line,
+            cause: cause.to_owned(),
+        }
+    }
+}
+
+/// The frame that names a heap object.
+fn allocated_in(name: &str, module: ModuleId) -> Frame {
+    let plain = ALLOCATED
+        .iter()
+        .find_map(|suffix| name.strip_suffix(suffix));
+    Frame {
+        function: plain.unwrap_or(name).to_owned(),
+        ..Frame::unknown(module, 0)
+    }
+}
