@@ -8,6 +8,7 @@ mod doctor;
 mod export;
 mod generate;
 mod import;
+mod job;
 mod json;
 mod lab;
 mod live;

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_machine::several;
-use nearpage_recording::{Finished, RateChange, Recording, SampleCounts};
+use nearpage_recording::{Finished, Launched, RateChange, Recording, SampleCounts};
 use nearpage_runner::{
-    ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, observe,
+    ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, expand_output,
+    launched, observe, replace_by,
 };
 use nearpage_sampler::{PmuEvent, PmuOptions, SourceWish, State, Target, Wanted};
 use schemars::JsonSchema;
@@ -150,10 +151,33 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     let pmu = pmu_options(&arguments)?;
     let wanted = wanted(&arguments)?;
     let target = arguments.target();
-    let output = arguments
-        .output
-        .clone()
-        .unwrap_or_else(|| default_output(&target));
+    if let Some(ranks) = &arguments.ranks {
+        let Some(launched) = launched() else {
+            let wording = "--ranks: no launcher (srun, mpirun) gives this process a rank";
+            return Err(Usage(wording.to_owned()).into());
+        };
+        if !ranks.contains(launched.rank) {
+            match replace_by(&arguments.command)? {}
+        }
+    }
+    let output = match &arguments.output {
+        Some(pattern) => expand_output(pattern).map_err(nearpage_runner::Error::from)?,
+        None => default_output(&target),
+    };
+    let recorded = into_folder(&arguments, target, (pmu, wanted), &output);
+    if recorded.is_err() {
+        // Made so that no other recorder takes it; one that has something in it stays.
+        let _ = std::fs::remove_dir(&output);
+    }
+    recorded
+}
+
+fn into_folder(
+    arguments: &Record,
+    target: Target,
+    (pmu, wanted): (PmuOptions, Wanted),
+    output: &Path,
+) -> anyhow::Result<ExitCode> {
     let source = match arguments.source {
         // The clock knows of no TLB.
         Source::Auto if pmu.event == PmuEvent::DtlbMiss => SourceWish::Pmu,
@@ -166,7 +190,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
                 "--source full runs a command in emulation: it can't attach to what is running";
             return Err(Usage(wording.to_owned()).into());
         }
-        Source::Full => return trace::main(&arguments, &output),
+        Source::Full => return trace::main(arguments, output),
     };
     arguments.refuse_tracing()?;
     let pins = match arguments.threads {
@@ -174,7 +198,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         threads => Some(Placing::pins_only(threads.placement())?),
     };
     let options = ObserveOptions {
-        output,
+        output: output.to_owned(),
         replace: arguments.force,
         source,
         pmu,
@@ -183,7 +207,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         max_overhead: arguments.max_overhead.map(|percent| percent / 100.0),
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
         duration: arguments.duration.map(Duration::from_secs_f64),
-        small_allocations: small_allocations(&arguments),
+        small_allocations: small_allocations(arguments),
         redact: arguments.redact,
         thread_placement: arguments.threads.pinning(),
         environment: pins.as_ref().map(Placing::environment).unwrap_or_default(),
@@ -195,6 +219,10 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     if arguments.json {
         json::print(&RecordOutput::of_samples(&observed, &options.output))?;
     } else if !arguments.quiet {
+        if let Some(launched) = launched() {
+            say_of_rank(&observed, &launched, output);
+            return Ok(ExitCode::from(observed.exit_status()));
+        }
         say(&observed, &options.output);
     }
     Ok(ExitCode::from(observed.exit_status()))
@@ -280,6 +308,24 @@ fn say(observed: &Observed, output: &Path) {
         "next: nearpage report {}",
         quoted(&output.to_string_lossy())
     ));
+}
+
+/// Of many ranks one speaks: what each has to say is in its recording, and `report` says it once.
+fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
+    if launched.rank > 0 {
+        return;
+    }
+    for note in &observed.notes {
+        terminal::say(note);
+    }
+    terminal::say(&format!(
+        "rank 0 is recorded in {}, other ranks beside it",
+        output.display()
+    ));
+    if let Some(job) = output.parent().filter(|job| !job.as_os_str().is_empty()) {
+        let job = quoted(&job.to_string_lossy());
+        terminal::say(&format!("next: nearpage report {job}"));
+    }
 }
 
 /// How often samples came, and what they took where that is known.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use nearpage_report::{ReportOutput, SimulationOutput};
+use nearpage_report::{JobReportOutput, ReportOutput, SimulationOutput};
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
@@ -49,6 +49,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("plan", of::<PlanOutput>()),
         ("record", of::<RecordOutput>()),
         ("report", of::<ReportOutput<'_>>()),
+        ("report-job", of::<JobReportOutput<'_>>()),
         ("run", of::<RunOutput>()),
         ("simulate", of::<SimulationOutput<'_>>()),
         ("thin", of::<ThinOutput>()),
