@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearpage_tests::{Case, Finished, nearpage_path};
+use nearpage_tests::{Case, Finished, nearpage_path, repository};
 use serde_json::Value;
 
 /// Variables of `srun`, for one task of a step.
@@ -38,6 +38,21 @@ fn names(case: &Case, folder: &str) -> BTreeSet<String> {
 
 fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
+}
+
+/// The report of a job, as its schema says.
+fn report(case: &Case, job: &str) -> Value {
+    let report = json(&case.nearpage(["report", "--json", job]).success());
+    let schema = repository().join("docs/reference/schema/report-job.json");
+    let schema = fs::read_to_string(schema).expect("a kept schema");
+    let schema: Value = serde_json::from_str(&schema).expect("JSON");
+    let validator = jsonschema::validator_for(&schema).expect("a valid schema");
+    let errors: Vec<String> = validator
+        .iter_errors(&report)
+        .map(|error| format!("{error} at {}", error.instance_path()))
+        .collect();
+    assert!(errors.is_empty(), "{errors:#?}\n{report:#}");
+    report
 }
 
 fn ranks(report: &Value) -> Vec<u64> {
@@ -113,7 +128,7 @@ fn an_mpi_program_is_recorded_rank_by_rank_and_runs_as_without() {
     let spoken = recorded.stderr.matches("next: nearpage report").count();
     assert_eq!(spoken, 1, "{recorded}");
 
-    let report = json(&case.nearpage(["report", "--json", job]).success());
+    let report = report(&case, job);
     assert_eq!(ranks(&report), [0, 1, 2, 3]);
     assert_eq!(report["size"], 4);
     assert_eq!(
@@ -218,11 +233,7 @@ fn placeholders_say_where_a_rank_is_recorded() {
     let mut missing = record(&case, 0, 1, &["--", "./no-such-command"]);
     missing.stdout(Stdio::null());
     assert_ne!(case.run(missing).code, Some(0));
-    assert!(
-        !case
-            .path("no-such-command.77.nearpage/rank-00000@n1")
-            .exists()
-    );
+    assert!(!case.path("no-such-command.77.nearpage").exists());
 }
 
 #[test]

@@ -168,6 +168,9 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     if recorded.is_err() {
         // Made so that no other recorder takes it; one that has something in it stays.
         let _ = std::fs::remove_dir(&output);
+        if let (None, Some(job)) = (&arguments.output, output.parent()) {
+            let _ = std::fs::remove_dir(job);
+        }
     }
     recorded
 }

@@ -116,10 +116,9 @@ fn bindings_come_with_the_option_that_mends_them() {
 fn rows_of_hosts_add_their_ranks_up() {
     with_job(|content| {
         let text = job_text(content, JobBy::Host, 200, 5);
-        assert!(
-            text.contains("64     128k    4.7 %           20 %  n1"),
-            "{text}"
-        );
+        let row = ["64", "128k", "4.7", "%", "20", "%", "n1"];
+        let is_row = |line: &str| line.split_whitespace().eq(row);
+        assert!(text.lines().any(is_row), "{text}");
     });
 }
 

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use nearpage_machine::{CpuId, NodeId};
-use nearpage_recording::{AccessBatch, ColumnSelection, ObjectKind, Recording};
+use nearpage_recording::{AccessBatch, ColumnSelection, Frame, ObjectKind, Recording};
+use nearpage_wire::is_runtime_module;
 use rustc_hash::FxHashMap;
 
 pub use self::binding::{BindingFinding, BoundRank, audit};
@@ -20,6 +21,8 @@ use crate::{Attribution, Names, ObjectGroup, ObjectName, Pattern, ReadError, cal
 
 /// Objects of a rank that are kept, the most accessed first: others are a small part of it.
 const OBJECTS_MAX: usize = 64;
+/// Frames of a call site that tell its objects from others: wrappers around `malloc`, and who calls them.
+const IDENTITY_FRAMES: usize = 3;
 
 /// An object of a job's program, numbered by [`ObjectNames`]: the same in all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -200,18 +203,26 @@ fn object_use(group: &ObjectGroup, samples_per_weight: f64) -> ObjectUse {
     }
 }
 
-/// What makes objects of different ranks the same: the call site's frames, or the name.
+/// What makes objects of different ranks the same: the innermost frames of the call site that are the program's own,
+/// or the name. How far stacks were unwound differs from rank to rank, and so do the frames beyond.
 fn identity(recording: &Recording, group: &ObjectGroup, names: &Names) -> String {
     let kind = group.kind as u8;
-    match (&group.name, call_site(&recording.tables, group)) {
+    let tables = &recording.tables;
+    let module_of = |frame: &Frame| {
+        let module = tables.modules.get(frame.module?.0 as usize)?;
+        module.path.rsplit('/').next()
+    };
+    match (&group.name, call_site(tables, group)) {
         (ObjectName::CallSite(_), Some(site)) => {
-            let mut identity = format!("{kind}");
-            for frame in &site.frames {
-                let module = frame.module.and_then(|module| {
-                    let module = recording.tables.modules.get(module.0 as usize)?;
-                    module.path.rsplit('/').next()
-                });
-                let module = module.unwrap_or_default();
+            let frames = site.frames.iter().map(|frame| {
+                let module = module_of(frame).unwrap_or_default();
+                (module, frame)
+            });
+            let own = frames.filter(|(module, frame)| {
+                !is_runtime_module(module.as_bytes()) && frame.function != "_start"
+            });
+            let mut identity = kind.to_string();
+            for (module, frame) in own.take(IDENTITY_FRAMES) {
                 identity += &match (frame.function.as_str(), frame.line) {
                     ("", 0) => format!("\n{module}+{:#x}", frame.offset),
                     (function, line) => format!("\n{module} {function} {line}"),
@@ -220,7 +231,7 @@ fn identity(recording: &Recording, group: &ObjectGroup, names: &Names) -> String
             identity
         }
         // Each process has one, and threads their own.
-        _ if matches!(group.kind, ObjectKind::Stack | ObjectKind::Tls) => format!("{kind}"),
+        _ if matches!(group.kind, ObjectKind::Stack | ObjectKind::Tls) => kind.to_string(),
         _ => format!("{kind}\n{}", names.of(group)),
     }
 }

@@ -8,6 +8,11 @@ use crate::amount::{count, percent};
 use crate::printable;
 use crate::table::{Column, lines, wrapped};
 
+/// Objects with a smaller share of a group's accesses are left out.
+const SHARE_MIN: f64 = 0.01;
+/// A remote share that is not known.
+const UNKNOWN: &str = "?";
+
 /// What a row of a job's report is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobBy {
@@ -60,9 +65,9 @@ fn heading(content: &JobContent, width: usize) -> String {
     wrapped(&line, width) + "\n"
 }
 
-/// `12 % remote`, where that is known.
 fn remote(used: &ObjectUse) -> String {
-    used.remote_share().map_or_else(|| "?".to_owned(), percent)
+    used.remote_share()
+        .map_or_else(|| UNKNOWN.to_owned(), percent)
 }
 
 fn groups(content: &JobContent, width: usize, rows: usize, text: &mut String) {
@@ -78,11 +83,11 @@ fn groups(content: &JobContent, width: usize, rows: usize, text: &mut String) {
                         content.ranks_of(&group.members)
                     ),
                 };
-                format!(
-                    "{who}: {} remote, {} of the time lost",
-                    remote(&group.total),
-                    lost(content, group)
-                )
+                let remote = match group.total.remote_share() {
+                    Some(share) => format!("{} remote, ", percent(share)),
+                    None => String::new(),
+                };
+                format!("{who}: {remote}{} of the time lost", lost(content, group))
             }
             _ => content.outlier(number),
         };
@@ -111,7 +116,12 @@ fn lost(content: &JobContent, group: &RankGroup) -> String {
 }
 
 fn objects(content: &JobContent, group: &RankGroup, width: usize, rows: usize, text: &mut String) {
-    let objects: Vec<_> = group.objects().into_iter().take(rows).collect();
+    let matters = |used: &ObjectUse| used.samples >= SHARE_MIN * group.total.samples;
+    let objects = group.objects().into_iter();
+    let objects: Vec<_> = objects
+        .take_while(|(_, used, _)| matters(used))
+        .take(rows)
+        .collect();
     let cells =
         |cell: &dyn Fn(&(_, ObjectUse, &'static str)) -> String| objects.iter().map(cell).collect();
     let columns = vec![
@@ -232,7 +242,9 @@ fn hosts(content: &JobContent, width: usize, rows: usize, text: &mut String) {
     text.push('\n');
 }
 
-fn table(columns: Vec<Column>, title: &str, names: &[String], width: usize, text: &mut String) {
+fn table(mut columns: Vec<Column>, title: &str, names: &[String], width: usize, text: &mut String) {
+    // Machines with one memory node have nothing to say there.
+    columns.retain(|column| column.cells.iter().any(|cell| cell != UNKNOWN));
     let (heading, rows) = lines(columns, title, names, width);
     for line in std::iter::once(heading).chain(rows) {
         text.push_str(line.trim_end());
