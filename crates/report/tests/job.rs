@@ -105,7 +105,7 @@ fn bindings_come_with_the_option_that_mends_them() {
             "{text}"
         );
         assert!(
-            text.contains("but up to 97 % of the accesses are to memory on node 0"),
+            text.contains("but up to 100 % of the accesses are to memory on node 0"),
             "{text}"
         );
         assert!(text.contains("59 ranks more with --top"), "{text}");
