@@ -13,8 +13,8 @@ const SHARE_TOLERANCE: f64 = 0.05;
 const DEVIATIONS: f64 = 3.0;
 /// An object's remote share and pattern count where it has this share of a rank's accesses.
 const SHARE_MIN: f64 = 0.05;
-/// Patterns are compared where both sides have so many samples of the object.
-const PATTERN_SAMPLES_MIN: f64 = 200.0;
+/// They are compared where both sides have so many samples of the object.
+const OBJECT_SAMPLES_MIN: f64 = 200.0;
 /// Times that ranks may go over to a nearer group.
 const ROUNDS_MAX: usize = 4;
 
@@ -164,18 +164,21 @@ impl RankGroup {
             if here < SHARE_MIN || there < SHARE_MIN {
                 continue;
             }
-            let (differs, here, there) =
-                part_differs((own.remote, own.node_known), (its.remote, its.node_known));
-            distance += (here - there).abs();
-            if differs {
-                found(Difference::ObjectRemote {
-                    object,
-                    here,
-                    there,
-                });
+            // Of fewer, chance is not as the deviation says.
+            if own.node_known.min(its.node_known) >= OBJECT_SAMPLES_MIN {
+                let (differs, here, there) =
+                    part_differs((own.remote, own.node_known), (its.remote, its.node_known));
+                distance += (here - there).abs();
+                if differs {
+                    found(Difference::ObjectRemote {
+                        object,
+                        here,
+                        there,
+                    });
+                }
             }
             let (here, there) = (most(own_patterns), most(its_patterns));
-            let is_sure = own.samples.min(its.samples) >= PATTERN_SAMPLES_MIN;
+            let is_sure = own.samples.min(its.samples) >= OBJECT_SAMPLES_MIN;
             if is_sure && here != there && here != UNKNOWN && there != UNKNOWN {
                 distance += 1.0;
                 found(Difference::Pattern {

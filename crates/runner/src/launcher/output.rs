@@ -251,7 +251,10 @@ mod tests {
 
     #[test]
     fn wrong_placeholders_are_named_in_a_line() {
-        let error = |pattern| expand(pattern, Some(launched())).unwrap_err().to_string();
+        let error = |pattern: &str| {
+            let refused = expand(pattern, Some(launched()));
+            refused.unwrap_err().to_string()
+        };
         for (pattern, placeholder) in [
             ("a%x", "%x "),
             ("a%", "%;"),
