@@ -43,6 +43,7 @@ mod parts;
 mod pattern;
 mod period;
 mod random;
+mod ranks;
 mod resample;
 mod segments;
 mod siblings;
@@ -65,6 +66,10 @@ pub use groups::IN_BRK_HEAP;
 pub use input::{AccessChunks, Input, Operations, Options, ReadError};
 pub use name::{Names, call_site, place};
 pub use pattern::{Pattern, find_pattern};
+pub use ranks::{
+    BindingFinding, BoundRank, Difference, JobObject, ObjectNames, ObjectUse, RankGroup,
+    RankGroups, RankProfile, audit, group_ranks,
+};
 pub use resample::RESAMPLE_SHARE;
 pub use segments::{Segment, find_segments};
 pub use tiles::RowShare;

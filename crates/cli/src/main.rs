@@ -9,6 +9,7 @@ mod evaluate;
 mod export;
 mod generate;
 mod import;
+mod job;
 mod json;
 mod lab;
 mod live;

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_machine::several;
-use nearpage_recording::{Finished, RateChange, Recording, SampleCounts};
+use nearpage_recording::{Finished, Launched, RateChange, Recording, SampleCounts};
 use nearpage_runner::{
-    ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, observe,
+    ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, expand_output,
+    launched, observe, replace_by,
 };
-use nearpage_sampler::{PmuEvent, PmuOptions, SourceWish, State, Wanted};
+use nearpage_sampler::{PmuEvent, PmuOptions, SourceWish, State, Target, Wanted};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -147,13 +148,16 @@ impl RecordOutput {
 }
 
 pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
+    if let Some(ranks) = &arguments.ranks {
+        let Some(launched) = launched() else {
+            let wording = "--ranks: no launcher (srun, mpirun) gives this process a rank";
+            return Err(Usage(wording.to_owned()).into());
+        };
+        if !ranks.contains(launched.rank) {
+            match replace_by(&arguments.command)? {}
+        }
+    }
     let pmu = pmu_options(&arguments)?;
-    let wanted = wanted(&arguments);
-    let target = arguments.target();
-    let output = arguments
-        .output
-        .clone()
-        .unwrap_or_else(|| default_output(&target));
     let source = match arguments.source {
         // The clock knows of no TLB.
         Source::Auto if pmu.event == PmuEvent::DtlbMiss => SourceWish::Pmu,
@@ -168,16 +172,50 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
             format!("{option} is an option of `nearpage trace`: `record` knows no caches");
         return Err(Usage(wording).into());
     }
+    let target = arguments.target();
+    into_new_folder(arguments.output.as_deref(), &target, |output| {
+        sample(&arguments, target.clone(), (source, pmu), output)
+    })
+}
+
+/// Records into the folder of `-o`, its placeholders replaced, or into a new one with a default name; a folder that nothing
+/// came into is removed.
+pub fn into_new_folder(
+    pattern: Option<&Path>,
+    target: &Target,
+    record: impl FnOnce(&Path) -> anyhow::Result<ExitCode>,
+) -> anyhow::Result<ExitCode> {
+    let output = match pattern {
+        Some(pattern) => expand_output(pattern).map_err(nearpage_runner::Error::from)?,
+        None => default_output(target),
+    };
+    let recorded = record(&output);
+    if recorded.is_err() {
+        // Made so that no other recorder takes it; one that has something in it stays.
+        let _ = std::fs::remove_dir(&output);
+        if let (None, Some(job)) = (pattern, output.parent()) {
+            let _ = std::fs::remove_dir(job);
+        }
+    }
+    recorded
+}
+
+fn sample(
+    arguments: &Record,
+    target: Target,
+    (source, pmu): (SourceWish, PmuOptions),
+    output: &Path,
+) -> anyhow::Result<ExitCode> {
     let pins = match arguments.threads {
         Threads::None => None,
         threads => Some(Placing::pins_only(threads.placement())?),
     };
     let options = ObserveOptions {
-        output,
+        output: output.to_owned(),
         replace: arguments.force,
         source,
         pmu,
-        wanted,
+        wanted: wanted(arguments),
         rate_hz: arguments.rate,
         max_overhead: arguments.max_overhead.map(|percent| percent / 100.0),
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
@@ -194,6 +232,10 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     if arguments.json {
         json::print(&RecordOutput::of_samples(&observed, &options.output))?;
     } else if !arguments.quiet {
+        if let Some(launched) = launched() {
+            say_of_rank(&observed, &launched, output);
+            return Ok(ExitCode::from(observed.exit_status()));
+        }
         say(&observed, &options.output);
     }
     Ok(ExitCode::from(observed.exit_status()))
@@ -274,6 +316,24 @@ fn say(observed: &Observed, output: &Path) {
         "next: nearpage report {}",
         quoted(&output.to_string_lossy())
     ));
+}
+
+/// Of many ranks one speaks: what each has to say is in its recording, and `report` says it once.
+fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
+    if launched.rank > 0 {
+        return;
+    }
+    for note in &observed.notes {
+        terminal::say(note);
+    }
+    terminal::say(&format!(
+        "rank 0 is recorded in {}, other ranks beside it",
+        output.display()
+    ));
+    if let Some(job) = output.parent().filter(|job| !job.as_os_str().is_empty()) {
+        let job = quoted(&job.to_string_lossy());
+        terminal::say(&format!("next: nearpage report {job}"));
+    }
 }
 
 /// How often samples came, and what they took where that is known.

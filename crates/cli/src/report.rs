@@ -4,20 +4,36 @@ use std::process::ExitCode;
 
 use nearpage_attribution::{ObjectGroup, Operations};
 use nearpage_recording::trace::TraceStatistics;
-use nearpage_recording::{Error, Recording};
+use nearpage_recording::{Error, Job, Recording};
 use nearpage_report::{Content, Count, TextOptions, json, text};
 
 use crate::arguments::{By, Report, Sort};
 use crate::progress::Progress;
-use crate::{analysis, terminal};
+use crate::{Usage, analysis, terminal};
 
 /// Rows where --top does not say otherwise.
-const ROWS: usize = 20;
+pub const ROWS: usize = 20;
 
 pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
     if let Some(file) = &arguments.html {
         return crate::view::write(&arguments.recording, file);
     }
+    if let Some(job) = Job::open(&arguments.recording)? {
+        return crate::job::report(&arguments, &job);
+    }
+    let by = match arguments.by.unwrap_or(By::Object) {
+        By::Object => nearpage_report::By::Object,
+        By::Thread => nearpage_report::By::Thread,
+        By::Page => nearpage_report::By::Page,
+        By::Matrix => nearpage_report::By::Matrix,
+        By::Rank | By::Host | By::Group => {
+            let wording = format!(
+                "--by rank, host and group are for the folder of a job, and {} is a recording",
+                arguments.recording.display()
+            );
+            return Err(Usage(wording).into());
+        }
+    };
     let (operations, count) = match (arguments.loads, arguments.stores) {
         (true, _) => (Operations::Loads, Count::Loads),
         (_, true) => (Operations::Stores, Count::Stores),
@@ -26,12 +42,6 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
     let mut analysis = analysis::read(&arguments.recording, operations)?;
     let statistics = statistics(&arguments, &analysis.recording)?;
     let mut symbols = analysis.recording.symbols();
-    let by = match arguments.by {
-        By::Object => nearpage_report::By::Object,
-        By::Thread => nearpage_report::By::Thread,
-        By::Page => nearpage_report::By::Page,
-        By::Matrix => nearpage_report::By::Matrix,
-    };
     let printed = if arguments.json {
         let remote = |group: &ObjectGroup| group.loads.remote + group.stores.remote;
         let objects = &mut analysis.attribution.objects;

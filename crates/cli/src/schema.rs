@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use nearpage_report::{ReportOutput, RunComparison, SimulationOutput};
+use nearpage_report::{JobReportOutput, ReportOutput, RunComparison, SimulationOutput};
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
@@ -50,6 +50,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("plan", of::<PlanOutput>()),
         ("record", of::<RecordOutput>()),
         ("report", of::<ReportOutput<'_>>()),
+        ("report-job", of::<JobReportOutput<'_>>()),
         ("run", of::<RunOutput>()),
         ("simulate", of::<SimulationOutput<'_>>()),
         ("thin", of::<ThinOutput>()),

@@ -5,23 +5,28 @@ use std::process::ExitCode;
 
 use nearpage_recording::Recording;
 use nearpage_recording::trace::TraceOptions;
-use nearpage_runner::{TraceRequest, Traced, default_output, trace};
+use nearpage_runner::{TraceRequest, Traced, trace};
 use nearpage_sampler::Target;
 
 use crate::arguments::{Record, Trace};
 use crate::json::{self, OwnOutput};
 use crate::progress::Progress;
-use crate::record::{RecordOutput, quoted, small_allocations};
+use crate::record::{RecordOutput, into_new_folder, quoted, small_allocations};
 use crate::{Usage, terminal};
 
 pub fn main(arguments: Trace) -> anyhow::Result<ExitCode> {
-    let output = arguments
-        .output
-        .unwrap_or_else(|| default_output(&Target::Command(arguments.command.clone())));
+    let target = Target::Command(arguments.command.clone());
+    let pattern = arguments.output.clone();
+    into_new_folder(pattern.as_deref(), &target, |output| {
+        trace_into(arguments, output)
+    })
+}
+
+fn trace_into(arguments: Trace, output: &Path) -> anyhow::Result<ExitCode> {
     let own_output = arguments.json.then(OwnOutput::take).transpose()?;
     let tracing = arguments.tracing;
     let traced = trace(&TraceRequest {
-        output: output.clone(),
+        output: output.to_owned(),
         replace: arguments.force,
         command: arguments.command,
         machine: tracing.machine.unwrap_or("local".to_owned()),
@@ -40,12 +45,12 @@ pub fn main(arguments: Trace) -> anyhow::Result<ExitCode> {
     drop(own_output);
     let recording = {
         let _progress = Progress::new(format!("indexing {}", output.display()));
-        Recording::open(&output)?
+        Recording::open(output)?
     };
     if arguments.json {
         json::print(&RecordOutput::of_trace(&recording, traced))?;
     } else if !arguments.quiet {
-        say(&recording, &output, traced);
+        say(&recording, output, traced);
     }
     Ok(ExitCode::from(traced.status))
 }

@@ -64,10 +64,13 @@ pub(crate) fn create(folder: &Path) -> Result<(), Error> {
         other => other.at(folder, "create the folder")?,
     }
     let logs = folder.join(LOG_FOLDER);
-    DirBuilder::new()
-        .mode(0o700)
-        .create(&logs)
-        .at(&logs, "create the folder")
+    match DirBuilder::new().mode(0o700).create(&logs) {
+        // Another recorder took the empty folder at the same time.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Err(Error::FolderInUse(folder.to_owned()))
+        }
+        created => created.at(&logs, "create the folder"),
+    }
 }
 
 /// Where a file is written before it takes `file`'s name.

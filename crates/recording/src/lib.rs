@@ -35,6 +35,8 @@ pub mod folder;
 pub mod fuzz;
 pub mod import;
 mod jit;
+mod job;
+mod launched;
 pub mod log;
 mod messages;
 mod metadata;
@@ -50,6 +52,8 @@ pub mod trace;
 pub use access::{Access, AccessBatch, AccessKind, Level, Resolution, Source};
 pub use error::Error;
 
+pub use job::{Job, RankRecording, rank_words};
+pub use launched::{Binding, Launched, Launcher};
 pub use log::{Finished, LogWriter};
 pub use messages::Messages;
 pub use metadata::{Attached, Metadata, RateChange, Status, ThreadPinning};

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nearpage_machine::NodeId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Mark, SampleCounts, Source};
+use crate::{Binding, Launched, Mark, SampleCounts, Source};
 
 /// How a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +107,12 @@ pub struct Metadata {
     /// Number that an MPI launcher gave the recorder, where it ran under one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
+    /// Where a launcher started the recorder as one of many: which, and of what job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launched: Option<Launched>,
+    /// What a command was bound to when it was started; absent of what was running already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
     /// Of a recording of programs that were running already: whom it was attached to, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attached>,
@@ -144,6 +150,8 @@ impl Metadata {
             nodes,
             redacted: false,
             rank: None,
+            launched: None,
+            binding: None,
             attached: None,
             tracing: None,
         }

@@ -20,6 +20,7 @@
 //! ```
 
 mod amount;
+mod job;
 mod json;
 mod matrix;
 mod name;
@@ -36,6 +37,7 @@ use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Frame, ModuleId, Recording, Source, Symbols, Tables};
 
 pub use amount::{bytes, time};
+pub use job::{JobBy, JobContent, JobReportOutput, job_json, job_text};
 pub use json::{ReportOutput, json};
 pub use name::pattern_words;
 pub use printable::{printable, shorten, width};

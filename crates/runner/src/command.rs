@@ -1,5 +1,6 @@
 //! Runs a command to its end, and tells its status as a shell shows it.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -37,16 +38,7 @@ pub(crate) fn run_to_end(command: &[OsString], environment: Environment) -> Resu
     let (name, arguments) = command.split_first().ok_or(Error::NoCommand)?;
     let mut starting = Command::new(name);
     starting.args(arguments).envs(environment);
-    if signals::ignores_sigpipe() {
-        // The standard library resets it.
-        // SAFETY: between fork and exec a disposition is set, which neither allocates nor locks.
-        unsafe {
-            starting.pre_exec(|| {
-                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-                Ok(())
-            });
-        }
-    }
+    keep_sigpipe_ignored(&mut starting);
     let mut child = starting.spawn().at(Path::new(name), "can't be run")?;
     CHILD.store(child.id() as i32, Ordering::Relaxed);
     let set = |signal, action: libc::sighandler_t| {
@@ -62,6 +54,31 @@ pub(crate) fn run_to_end(command: &[OsString], environment: Environment) -> Resu
         set(signal, action);
     }
     Ok(as_shell(status.context("can't wait for the command")?))
+}
+
+/// Runs a command in place of this process, as if nearpage had never been there.
+///
+/// # Errors
+/// There is no such command, or it cannot be run.
+pub fn replace_by(command: &[OsString]) -> Result<Infallible, Error> {
+    let (name, arguments) = command.split_first().ok_or(Error::NoCommand)?;
+    let mut replacing = Command::new(name);
+    replacing.args(arguments);
+    keep_sigpipe_ignored(&mut replacing);
+    Err(replacing.exec()).at(Path::new(name), "can't be run")
+}
+
+/// Where SIGPIPE was ignored when this process began: the standard library resets it.
+fn keep_sigpipe_ignored(command: &mut Command) {
+    if signals::ignores_sigpipe() {
+        // SAFETY: between fork and exec a disposition is set, which neither allocates nor locks.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+                Ok(())
+            });
+        }
+    }
 }
 
 /// How a process ended, as a shell shows it.

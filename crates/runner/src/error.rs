@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nearpage_online::ParameterError;
 
 use crate::lab::LabError;
+use crate::launcher::OutputError;
 use crate::trace::{EMULATOR_PACKAGE, PLUGINS_FROM};
 
 /// Why a command cannot be run, observed, traced or placed.
@@ -19,6 +20,8 @@ pub enum Error {
     Live(#[from] nearpage_live::Error),
     #[error(transparent)]
     Machine(#[from] nearpage_machine::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
     #[error(transparent)]
     Parameter(#[from] ParameterError),
     #[error(transparent)]
@@ -158,7 +161,8 @@ impl Error {
             Self::Lab(error) => error.is_usage(),
             Self::Plan(error) => error.is_usage(),
             Self::Machine(error) => matches!(error, nearpage_machine::Error::Unknown { .. }),
-            Self::NotForGuests { .. }
+            Self::Output(_)
+            | Self::NotForGuests { .. }
             | Self::GuestOnProcessor
             | Self::GuestCpusShareThread
             | Self::ReplicaSource(_)

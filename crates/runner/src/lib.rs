@@ -29,6 +29,7 @@ pub mod fuzz {
     pub use crate::observe::remembered::fuzz as remembered;
 }
 mod lab;
+mod launcher;
 mod libraries;
 mod messages;
 mod observe;
@@ -40,12 +41,14 @@ mod run;
 pub mod signals;
 mod trace;
 
+pub use command::replace_by;
 pub use environment::{Environment, SmallAllocations};
 pub use error::Error;
 pub use lab::{
     LabCounts, LabError, LabNode, LabOptions, LabPair, LabParts, LabPrinter, LabRun, LabServer,
     LabStream, lab,
 };
+pub use launcher::{OutputError, RankSelection, RankSelectionError, expand_output, launched};
 pub use libraries::{PRELOAD_MISSING, PreloadLibrary, TracerPlugin};
 pub use observe::{ComparedRun, ObserveOptions, Observed, observe};
 pub use online_migration::{Migrated, OnlineMigration, OnlineMigrationOptions};

@@ -1,7 +1,9 @@
 //! The folder of a recording: its default name, and what becomes of an earlier recording in it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nearpage_machine::Machine;
@@ -9,26 +11,49 @@ use nearpage_recording::{LogWriter, Metadata, folder};
 use nearpage_sampler::Target;
 
 use crate::error::{Error, IoContext};
+use crate::launcher::{job_folder, launched};
 
-/// `PROGRAM.nearpage`, or `PROGRAM.2.nearpage` and so on where that exists.
+/// Makes the folder that a recording goes into by default: `PROGRAM.nearpage`, or `PROGRAM.2.nearpage` and so on where
+/// that exists; under a launcher `PROGRAM.JOB.nearpage/rank-00042@HOST`, or `rank-00042@HOST.2` and so on. Where the
+/// folder can't be made, whoever writes into it says so.
 pub fn default_output(target: &Target) -> PathBuf {
-    unused_name(Path::new(""), &target_name(target))
+    let program = target_name(target);
+    match launched() {
+        None => {
+            let numbered = |number| format!(".{number}");
+            new_folder(Path::new(""), (&program, ".nearpage"), numbered)
+        }
+        Some(launched) => {
+            let (job, rank) = job_folder(&launched, &program);
+            // Where this fails, so does what comes next, which is told.
+            let _ = fs::create_dir_all(&job);
+            new_folder(&job, (OsStr::new(&rank), ""), |number| format!(".{number}"))
+        }
+    }
 }
 
-/// The first of the default names that is not taken in `folder`.
-fn unused_name(folder: &Path, program: &OsStr) -> PathBuf {
+/// Makes the first folder of these names that is not taken. Whether it is, the file system decides when the folder is
+/// made: of many processes that begin at once on one file system, no two get the same.
+fn new_folder(
+    folder: &Path,
+    (name, ending): (&OsStr, &str),
+    numbered: impl Fn(u32) -> String,
+) -> PathBuf {
     let path = |number: u32| {
-        let mut name = program.to_owned();
-        name.push(if number == 1 {
-            ".nearpage".to_owned()
-        } else {
-            format!(".{number}.nearpage")
-        });
+        let mut name = name.to_owned();
+        if number > 1 {
+            name.push(numbered(number));
+        }
+        name.push(ending);
         folder.join(name)
+    };
+    let is_taken = |path: &PathBuf| {
+        let made = DirBuilder::new().mode(0o700).create(path);
+        made.is_err_and(|error| error.kind() == ErrorKind::AlreadyExists)
     };
     (1..)
         .map(path)
-        .find(|path| !path.exists())
+        .find(|path| !is_taken(path))
         .unwrap_or_else(|| path(1))
 }
 
@@ -94,8 +119,10 @@ impl OutputFolder {
         match LogWriter::create(&self.path, metadata, machine) {
             Ok(log) => Ok((self, log)),
             Err(error) => {
+                let is_in_use = matches!(error, nearpage_recording::Error::FolderInUse(_));
                 let is_recording = self.path.join(folder::METADATA_FILE).exists();
-                if self.is_new {
+                // In use, it is another recorder's, who came first since it was claimed.
+                if self.is_new && !is_in_use {
                     self.give_back();
                 }
                 Err(match error {
@@ -184,15 +211,50 @@ mod tests {
     fn default_names_are_numbered_where_they_are_taken() {
         let folder = tempfile::tempdir().unwrap();
         let name = |program: &str| {
-            let path = unused_name(folder.path(), OsStr::new(program));
+            let names = (OsStr::new(program), ".nearpage");
+            let path = new_folder(folder.path(), names, |number| format!(".{number}"));
             path.file_name().unwrap().to_str().unwrap().to_owned()
         };
-        assert_eq!(name("cg"), "cg.nearpage");
-        fs::create_dir(folder.path().join("cg.nearpage")).unwrap();
-        assert_eq!(name("cg"), "cg.2.nearpage");
         fs::write(folder.path().join("cg.2.nearpage"), "").unwrap();
+        assert_eq!(name("cg"), "cg.nearpage");
         assert_eq!(name("cg"), "cg.3.nearpage");
         assert_eq!(name("bt"), "bt.nearpage");
+    }
+
+    #[test]
+    fn no_two_that_begin_at_once_get_the_same_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let begin = std::sync::Barrier::new(8);
+        let take = || {
+            begin.wait();
+            let names = (OsStr::new("rank-00000@vm"), "");
+            let new = || new_folder(folder.path(), names, |number| format!(".{number}"));
+            (0..125).map(|_| new()).collect::<Vec<_>>()
+        };
+        let mut taken: Vec<PathBuf> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(take)).collect();
+            threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        taken.sort();
+        taken.dedup();
+        assert_eq!(taken.len(), 1000);
+        assert!(taken.iter().all(|path| path.is_dir()));
+    }
+
+    #[test]
+    fn a_folder_that_another_recorder_took_meanwhile_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        let late = OutputFolder::claim(&path, false).unwrap();
+        let (output, log) = begin(OutputFolder::claim(&path, false).unwrap()).unwrap();
+        output.keep();
+        let error = begin(late).unwrap_err();
+        assert!(matches!(error, Error::RecordingExists(_)), "{error}");
+        drop(log);
+        assert!(path.join(folder::METADATA_FILE).exists());
     }
 
     #[test]

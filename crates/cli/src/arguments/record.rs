@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use nearpage_runner::RankSelection;
 use nearpage_sampler::Target;
 
 use super::values::{address_range, overhead, rate, seconds};
@@ -43,7 +44,9 @@ pub enum SampledEvent {
     library its heap objects are what /proc/PID/maps shows; static objects are known as always."
 )]
 pub struct Record {
-    /// Folder to write [default: PROGRAM.nearpage, numbered where that exists]
+    /// Folder to write [default: PROGRAM.nearpage, numbered where that exists; under a launcher such as srun or mpirun
+    /// PROGRAM.JOB.nearpage/rank-RANK@HOST]. %h: host, %p: process, %j: job, %r: rank, %l: local rank, %s: size, %n: node
+    /// index, %q{VAR}: an environment variable, %%: a percent sign
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
     /// Replace an earlier recording in that folder
@@ -95,6 +98,9 @@ pub struct Record {
     /// Observe every process of the machine
     #[arg(long, conflicts_with_all = ["command", "threads", "all_allocations"], help_heading = "Instead of a command")]
     pub all: bool,
+    /// Under a launcher: record these ranks, such as 0,8-15,every:16; the others run as if without nearpage
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["pid", "cgroup", "all"])]
+    pub ranks: Option<RankSelection>,
     /// Log every allocation, not samples of the small ones
     #[arg(long)]
     pub all_allocations: bool,

@@ -188,6 +188,12 @@ pub enum By {
     Page,
     /// Pages against threads, for each of the first five objects in at most --top rows
     Matrix,
+    /// Of a job: one row per rank
+    Rank,
+    /// Of a job: one row per host
+    Host,
+    /// Of a job: ranks that behave alike together
+    Group,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -202,14 +208,14 @@ pub enum Sort {
 
 #[derive(Debug, Args)]
 pub struct Report {
-    /// The recording
+    /// The recording, or the folder of a job with recordings of its ranks
     pub recording: PathBuf,
     /// Print the whole report as JSON; with --by page, of each object who did what to each of its pages
     #[arg(long)]
     pub json: bool,
-    /// What a row is
-    #[arg(long, value_enum, default_value = "object")]
-    pub by: By,
+    /// What a row is [default: object; of a job, group]
+    #[arg(long, value_enum)]
+    pub by: Option<By>,
     /// Count loads only
     #[arg(long, conflicts_with = "stores")]
     pub loads: bool,

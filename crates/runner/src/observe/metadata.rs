@@ -4,11 +4,12 @@ use std::time::SystemTime;
 
 use nearpage_machine::Machine;
 use nearpage_recording::{Attached, Metadata, RateChange, SampleCounts};
-use nearpage_sampler::{Choice, Options, Summary, UNMEASURED_RATE_HZ};
+use nearpage_sampler::{Choice, Options, Summary, Target, UNMEASURED_RATE_HZ};
 
 use super::ObserveOptions;
 use super::program::ObservedProgram;
 use crate::environment::rank;
+use crate::launcher;
 
 /// The metadata when a recording begins.
 pub(super) fn at_start(
@@ -24,6 +25,11 @@ pub(super) fn at_start(
         thread_placement: options.thread_placement,
         redacted: options.redact,
         rank: rank(),
+        launched: launcher::launched(),
+        binding: match options.target {
+            Target::Command(_) => launcher::binding(),
+            _ => None,
+        },
         attached: program.attached_to.clone().map(|target| Attached {
             target,
             coverage: String::new(),

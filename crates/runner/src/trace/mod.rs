@@ -321,6 +321,7 @@ fn metadata(
             ThreadPlacement::Scatter => ThreadPinning::Scatter,
         },
         rank: rank(),
+        launched: crate::launcher::launched(),
         tracing: Some(tracing),
         ..Metadata::begun(Source::Tracer, SystemTime::now(), machine.node_ids())
     }

@@ -1,0 +1,135 @@
+//! What a launcher (Slurm, an MPI's `mpirun`) says of the process that it started, and what that process was bound to.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Who started the ranks of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Launcher {
+    /// `mpirun` of Open MPI.
+    OpenMpi,
+    /// PALS, of HPE Cray systems.
+    Pals,
+    /// `flux run` and `flux submit`.
+    Flux,
+    /// `mpirun` of Intel MPI, which is a Hydra.
+    IntelMpi,
+    /// Hydra, the `mpirun` of MPICH and its relatives.
+    Mpich,
+    /// `srun`.
+    Slurm,
+    /// Another launcher that speaks PMIx.
+    Pmix,
+    /// Another launcher that speaks PMI.
+    Pmi,
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OpenMpi => "Open MPI",
+            Self::Pals => "PALS",
+            Self::Flux => "Flux",
+            Self::IntelMpi => "Intel MPI",
+            Self::Mpich => "MPICH",
+            Self::Slurm => "Slurm",
+            Self::Pmix => "PMIx",
+            Self::Pmi => "PMI",
+        })
+    }
+}
+
+/// A rank of a job, as its launcher's variables say it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launched {
+    /// Whose variables these are.
+    pub launcher: Launcher,
+    /// Number of the process in its job, from 0.
+    pub rank: u32,
+    /// Number of ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+    /// Number of the process among the ranks of its host, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_rank: Option<u32>,
+    /// Number of the host in the job, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_index: Option<u32>,
+    /// The host; under Slurm as Slurm calls it.
+    pub host: String,
+    /// The job's name: the resource manager's number, else the launcher's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Which of the job's launches this is, where the resource manager's job may have several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+impl Launched {
+    /// Job and step, as a folder's name has them: `1234`, `1234.1`. The first step of a job has no number of its own.
+    pub fn job_name(&self) -> Option<String> {
+        let job = self.job.as_ref()?;
+        Some(match self.step.as_deref() {
+            None | Some("0") => job.clone(),
+            Some(step) => format!("{job}.{step}"),
+        })
+    }
+}
+
+/// What a process was allowed to use when it started, in the kernel's lists (`0-3,8`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binding {
+    /// CPUs: `Cpus_allowed_list` of `/proc/self/status`.
+    pub cpus: String,
+    /// Memory nodes: `Mems_allowed_list`.
+    pub memory_nodes: String,
+}
+
+impl Binding {
+    /// From the text of `/proc/PID/status`; nothing where it does not say both.
+    pub fn of_status(status: &str) -> Option<Self> {
+        let value = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            Some(line.trim().to_owned())
+        };
+        Some(Self {
+            cpus: value("Cpus_allowed_list:")?,
+            memory_nodes: value("Mems_allowed_list:")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_binding_is_what_the_kernel_allows() {
+        let status = "Name:\tcat\nCpus_allowed:\t03\nCpus_allowed_list:\t0-1,8\nMems_allowed:\t1\nMems_allowed_list:\t0\n";
+        let binding = Binding::of_status(status).unwrap();
+        assert_eq!((&*binding.cpus, &*binding.memory_nodes), ("0-1,8", "0"));
+        assert_eq!(Binding::of_status("Cpus_allowed_list:\t0\n"), None);
+    }
+
+    #[test]
+    fn the_first_step_of_a_job_has_no_number() {
+        let launched = |job: Option<&str>, step: Option<&str>| Launched {
+            launcher: Launcher::Slurm,
+            rank: 0,
+            size: None,
+            local_rank: None,
+            node_index: None,
+            host: "n1".to_owned(),
+            job: job.map(str::to_owned),
+            step: step.map(str::to_owned),
+        };
+        let name = |job, step| launched(job, step).job_name();
+        assert_eq!(name(Some("12"), Some("0")).as_deref(), Some("12"));
+        assert_eq!(name(Some("12"), Some("1")).as_deref(), Some("12.1"));
+        assert_eq!(name(Some("12"), None).as_deref(), Some("12"));
+        assert_eq!(name(None, Some("1")), None);
+    }
+}

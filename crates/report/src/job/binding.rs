@@ -1,0 +1,121 @@
+//! What is wrong with bindings, in words, and the launcher's option that mends it.
+
+use nearpage_attribution::BindingFinding;
+use nearpage_recording::{Launcher, rank_words};
+
+use super::nodes;
+use crate::amount::percent;
+use crate::printable;
+
+/// Which of a launcher's options mends a finding.
+#[derive(Clone, Copy)]
+enum Mend {
+    /// Each rank CPUs of its own.
+    OwnCpus,
+    /// All CPUs of a rank on one node.
+    OneNode,
+    /// Memory where the CPUs are.
+    LocalMemory,
+}
+
+/// A word for programs that says what was found.
+pub(super) fn kind(finding: &BindingFinding) -> &'static str {
+    match finding {
+        BindingFinding::Unbound { .. } => "unbound",
+        BindingFinding::SharedCpus { .. } => "shared-cpus",
+        BindingFinding::SharedCores { .. } => "shared-cores",
+        BindingFinding::Straddling { .. } => "straddling",
+        BindingFinding::MemoryForbidden { .. } => "memory-forbidden",
+        BindingFinding::MemoryElsewhere { .. } => "memory-elsewhere",
+    }
+}
+
+/// Where, and which ranks.
+pub(super) fn whose(finding: &BindingFinding) -> (&str, &[u32]) {
+    match finding {
+        BindingFinding::Unbound { host, ranks }
+        | BindingFinding::SharedCpus { host, ranks, .. }
+        | BindingFinding::SharedCores { host, ranks, .. }
+        | BindingFinding::Straddling { host, ranks, .. }
+        | BindingFinding::MemoryForbidden { host, ranks, .. }
+        | BindingFinding::MemoryElsewhere { host, ranks, .. } => (host, ranks),
+    }
+}
+
+/// What was found, in a sentence.
+pub(super) fn sentence(finding: &BindingFinding) -> String {
+    let (host, ranks) = whose(finding);
+    let who = match host {
+        "" => rank_words(ranks),
+        host => format!("{} on {}", rank_words(ranks), printable(host)),
+    };
+    match finding {
+        BindingFinding::Unbound { .. } => {
+            format!("{who}: not bound; the kernel may move them to any CPU of any node")
+        }
+        BindingFinding::SharedCpus { cpus, .. } => match cpus.as_slice() {
+            [cpu] => format!("{who}: share CPU {cpu}"),
+            _ => format!("{who}: share CPUs {cpus}"),
+        },
+        BindingFinding::SharedCores { cpus, .. } => {
+            format!("{who}: share cores, by CPUs {cpus}")
+        }
+        BindingFinding::Straddling { nodes: list, .. } => {
+            format!(
+                "{who}: bound across {}, though one has CPUs enough",
+                nodes(list)
+            )
+        }
+        BindingFinding::MemoryForbidden {
+            cpu_nodes,
+            memory_nodes,
+            ..
+        } => format!(
+            "{who}: CPUs on {}, but memory is allowed on {} only",
+            nodes(cpu_nodes),
+            nodes(memory_nodes)
+        ),
+        BindingFinding::MemoryElsewhere {
+            cpu_nodes,
+            memory_nodes,
+            share,
+            ..
+        } => format!(
+            "{who}: CPUs on {}, but up to {} of the accesses are to memory on {}",
+            nodes(cpu_nodes),
+            percent(*share),
+            nodes(memory_nodes)
+        ),
+    }
+}
+
+/// The option of the job's launcher that mends it; nothing for launchers whose options are not known here.
+pub(super) fn remedy(finding: &BindingFinding, launcher: Option<Launcher>) -> Option<&'static str> {
+    let mend = match finding {
+        BindingFinding::Unbound { .. }
+        | BindingFinding::SharedCpus { .. }
+        | BindingFinding::SharedCores { .. } => Mend::OwnCpus,
+        BindingFinding::Straddling { .. } => Mend::OneNode,
+        BindingFinding::MemoryForbidden { .. } | BindingFinding::MemoryElsewhere { .. } => {
+            Mend::LocalMemory
+        }
+    };
+    Some(match (launcher?, mend) {
+        (Launcher::Slurm, Mend::OwnCpus) => {
+            "srun --cpus-per-task=THREADS --cpu-bind=cores --hint=nomultithread"
+        }
+        (Launcher::Slurm, Mend::OneNode) => {
+            "srun --cpus-per-task=THREADS --cpu-bind=cores --distribution=block:block"
+        }
+        (Launcher::Slurm, Mend::LocalMemory) => "srun --cpu-bind=cores --mem-bind=local",
+        (Launcher::OpenMpi, Mend::OwnCpus) => "mpirun --map-by slot:PE=THREADS --bind-to core",
+        (Launcher::OpenMpi, Mend::OneNode) => "mpirun --map-by numa:PE=THREADS --bind-to core",
+        (Launcher::OpenMpi, Mend::LocalMemory) => {
+            "mpirun --map-by numa:PE=THREADS --bind-to core --mca hwloc_base_mem_alloc_policy local_only"
+        }
+        (Launcher::Mpich, Mend::OwnCpus) => "mpiexec -bind-to core:THREADS",
+        (Launcher::Mpich, Mend::OneNode) => "mpiexec -bind-to core:THREADS -map-by numa",
+        (Launcher::Mpich, Mend::LocalMemory) => "mpiexec -bind-to numa -map-by numa -membind numa",
+        _ => return None,
+    })
+}

@@ -1,0 +1,269 @@
+//! The report of a job as text: groups of ranks and who is not like them, or a row for each rank or host.
+
+use nearpage_attribution::{ObjectUse, RankGroup};
+use nearpage_machine::several;
+
+use super::{JobContent, binding, cpus};
+use crate::amount::{count, percent};
+use crate::printable;
+use crate::table::{Column, lines, wrapped};
+
+/// Objects with a smaller share of a group's accesses are left out.
+const SHARE_MIN: f64 = 0.01;
+/// A remote share that is not known.
+const UNKNOWN: &str = "?";
+
+/// What a row of a job's report is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JobBy {
+    /// Ranks that behave alike, and the objects of each group.
+    #[default]
+    Group,
+    /// A rank.
+    Rank,
+    /// A host.
+    Host,
+}
+
+/// The report, at most `width` wide, with at most `rows` rows of each table.
+pub fn job_text(content: &JobContent, by: JobBy, width: usize, rows: usize) -> String {
+    let mut text = heading(content, width);
+    text.push('\n');
+    match by {
+        JobBy::Group => groups(content, width, rows, &mut text),
+        JobBy::Rank => ranks(content, width, rows, &mut text),
+        JobBy::Host => hosts(content, width, rows, &mut text),
+    }
+    bindings(content, width, &mut text);
+    text
+}
+
+fn heading(content: &JobContent, width: usize) -> String {
+    let job = content.job;
+    let name = match &job.name {
+        Some(name) => format!("job {}", printable(name)),
+        None => printable(&job.folder.to_string_lossy()),
+    };
+    let recorded = job.ranks.len() as u64;
+    let of = match job.size {
+        Some(size) if u64::from(size) > recorded => format!(" of {size}"),
+        _ => String::new(),
+    };
+    let launcher = content.launcher();
+    let launcher = launcher.map_or_else(String::new, |launcher| format!(", {launcher}"));
+    let samples: f64 = content
+        .profiles
+        .iter()
+        .map(|profile| profile.total.samples)
+        .sum();
+    let line = format!(
+        "{name}: {}{of} on {}{launcher}, {} samples of accesses",
+        several(recorded, "rank"),
+        several(content.hosts().len() as u64, "host"),
+        count(samples)
+    );
+    wrapped(&line, width) + "\n"
+}
+
+fn remote(used: &ObjectUse) -> String {
+    used.remote_share()
+        .map_or_else(|| UNKNOWN.to_owned(), percent)
+}
+
+fn groups(content: &JobContent, width: usize, rows: usize, text: &mut String) {
+    let all = content.profiles.len();
+    for (number, group) in content.groups.groups.iter().enumerate() {
+        let line = match number {
+            0 => {
+                let who = match group.members.len() {
+                    members if members == all => format!("all {}", several(all as u64, "rank")),
+                    members => format!(
+                        "{members} of {} ({})",
+                        several(all as u64, "rank"),
+                        content.ranks_of(&group.members)
+                    ),
+                };
+                let remote = match group.total.remote_share() {
+                    Some(share) => format!("{} remote, ", percent(share)),
+                    None => String::new(),
+                };
+                format!("{who}: {remote}{} of the time lost", lost(content, group))
+            }
+            _ => content.outlier(number),
+        };
+        text.push_str(&wrapped(&line, width));
+        text.push('\n');
+        objects(content, group, width, rows, text);
+        text.push('\n');
+    }
+    if !content.groups.too_few.is_empty() {
+        let line = format!(
+            "{}: too few samples to tell; record longer or with a higher --rate",
+            content.ranks_of(&content.groups.too_few)
+        );
+        text.push_str(&wrapped(&line, width));
+        text.push_str("\n\n");
+    }
+}
+
+/// The mean of the ranks' shares.
+fn lost(content: &JobContent, group: &RankGroup) -> String {
+    let shares = group
+        .members
+        .iter()
+        .map(|&position| content.profiles[position].lost_share());
+    percent(shares.sum::<f64>() / group.members.len().max(1) as f64)
+}
+
+fn objects(content: &JobContent, group: &RankGroup, width: usize, rows: usize, text: &mut String) {
+    let matters = |used: &ObjectUse| used.samples >= SHARE_MIN * group.total.samples;
+    let objects = group.objects().into_iter();
+    let objects: Vec<_> = objects
+        .take_while(|(_, used, _)| matters(used))
+        .take(rows)
+        .collect();
+    let cells =
+        |cell: &dyn Fn(&(_, ObjectUse, &'static str)) -> String| objects.iter().map(cell).collect();
+    let columns = vec![
+        Column {
+            title: "share",
+            rank: 2,
+            cells: cells(&|(_, used, _)| percent(used.samples / group.total.samples.max(1.0))),
+        },
+        Column {
+            title: "remote",
+            rank: 1,
+            cells: cells(&|(_, used, _)| remote(used)),
+        },
+        Column {
+            title: "pattern",
+            rank: 0,
+            cells: cells(&|(_, _, pattern)| (*pattern).to_owned()),
+        },
+    ];
+    let names: Vec<String> = objects
+        .iter()
+        .map(|(object, ..)| printable(content.names.of(*object)))
+        .collect();
+    table(columns, "object", &names, width, text);
+}
+
+fn ranks(content: &JobContent, width: usize, rows: usize, text: &mut String) {
+    let shown: Vec<usize> = (0..content.profiles.len()).take(rows).collect();
+    let numbers = content.group_numbers();
+    let cells =
+        |cell: &dyn Fn(usize) -> String| shown.iter().map(|&position| cell(position)).collect();
+    let profile = |position: usize| &content.profiles[position];
+    let columns = vec![
+        Column {
+            title: "rank",
+            rank: 9,
+            cells: cells(&|position| content.rank(position).rank.to_string()),
+        },
+        Column {
+            title: "group",
+            rank: 4,
+            cells: cells(&|position| {
+                numbers[position].map_or("-".to_owned(), |number| (number + 1).to_string())
+            }),
+        },
+        Column {
+            title: "samples",
+            rank: 2,
+            cells: cells(&|position| count(profile(position).total.samples)),
+        },
+        Column {
+            title: "remote",
+            rank: 6,
+            cells: cells(&|position| remote(&profile(position).total)),
+        },
+        Column {
+            title: "time lost",
+            rank: 5,
+            cells: cells(&|position| percent(profile(position).lost_share())),
+        },
+        Column {
+            title: "CPUs",
+            rank: 3,
+            cells: cells(&|position| cpus(content.rank(position).metadata.binding.as_ref())),
+        },
+    ];
+    let hosts: Vec<String> = shown
+        .iter()
+        .map(|&position| printable(&content.rank(position).host))
+        .collect();
+    table(columns, "host", &hosts, width, text);
+    let left = content.profiles.len() - shown.len();
+    if left > 0 {
+        text.push_str(&format!(
+            "{} more with --top\n",
+            several(left as u64, "rank")
+        ));
+    }
+    text.push('\n');
+}
+
+fn hosts(content: &JobContent, width: usize, rows: usize, text: &mut String) {
+    let hosts = content.hosts();
+    let hosts: Vec<_> = hosts.iter().take(rows).collect();
+    let columns = vec![
+        Column {
+            title: "ranks",
+            rank: 9,
+            cells: hosts
+                .iter()
+                .map(|(_, host)| host.ranks.len().to_string())
+                .collect(),
+        },
+        Column {
+            title: "samples",
+            rank: 2,
+            cells: hosts
+                .iter()
+                .map(|(_, host)| count(host.total.samples))
+                .collect(),
+        },
+        Column {
+            title: "remote",
+            rank: 6,
+            cells: hosts.iter().map(|(_, host)| remote(&host.total)).collect(),
+        },
+        Column {
+            title: "most time lost",
+            rank: 5,
+            cells: hosts
+                .iter()
+                .map(|(_, host)| percent(host.lost_share))
+                .collect(),
+        },
+    ];
+    let names: Vec<String> = hosts.iter().map(|(name, _)| printable(name)).collect();
+    table(columns, "host", &names, width, text);
+    text.push('\n');
+}
+
+fn table(mut columns: Vec<Column>, title: &str, names: &[String], width: usize, text: &mut String) {
+    // Machines with one memory node have nothing to say there.
+    columns.retain(|column| column.cells.iter().any(|cell| cell != UNKNOWN));
+    let (heading, rows) = lines(columns, title, names, width);
+    for line in std::iter::once(heading).chain(rows) {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+}
+
+fn bindings(content: &JobContent, width: usize, text: &mut String) {
+    if content.findings.is_empty() {
+        return;
+    }
+    text.push_str("binding\n");
+    let launcher = content.launcher();
+    for finding in &content.findings {
+        let mut line = binding::sentence(finding);
+        if let Some(remedy) = binding::remedy(finding, launcher) {
+            line += &format!("; try {remedy}");
+        }
+        text.push_str(&wrapped(&line, width));
+        text.push('\n');
+    }
+}

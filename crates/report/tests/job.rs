@@ -1,0 +1,141 @@
+//! The report of a job whose ranks' behaviour is made up.
+
+use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
+
+use nearpage_attribution::{JobObject, ObjectNames, ObjectUse, RankProfile};
+use nearpage_machine::{Machine, NodeId, preset};
+use nearpage_recording::{Binding, Job, Launched, Launcher, Metadata, RankRecording, Source};
+use nearpage_report::{JobBy, JobContent, job_json, job_text};
+
+const RANKS: u32 = 64;
+const FAR: [u32; 2] = [3, 41];
+
+fn recording(rank: u32, cpus: &str) -> RankRecording {
+    let launched = Launched {
+        launcher: Launcher::Slurm,
+        rank,
+        size: Some(RANKS),
+        local_rank: Some(rank),
+        node_index: Some(0),
+        host: "n1".to_owned(),
+        job: Some("77".to_owned()),
+        step: None,
+    };
+    RankRecording {
+        folder: format!("cg.77.nearpage/rank-{rank:05}@n1").into(),
+        rank,
+        host: "n1".to_owned(),
+        metadata: Metadata {
+            launched: Some(launched),
+            binding: Some(Binding {
+                cpus: cpus.to_owned(),
+                memory_nodes: "0-3".to_owned(),
+            }),
+            ..Metadata::begun(Source::Clock, UNIX_EPOCH, Vec::new())
+        },
+    }
+}
+
+fn profile(values: JobObject, is_far: bool) -> RankProfile {
+    let remote = if is_far { 1160.0 } else { 60.0 };
+    let used = ObjectUse {
+        samples: 2000.0,
+        node_known: 2000.0,
+        remote,
+        cost_ns: 2e9,
+    };
+    let memory = if is_far {
+        (NodeId(0), 1700.0)
+    } else {
+        (NodeId(1), 1940.0)
+    };
+    RankProfile {
+        total: used,
+        objects: [(values, (used, "block"))].into(),
+        elapsed_ns: 10_000_000_000,
+        memory_nodes: [memory, (NodeId(2), 60.0)].into(),
+        cpu_nodes: [(NodeId(1), 2000.0)].into(),
+    }
+}
+
+/// 64 ranks of a job, of which two are far from their memory. All are bound to a CPU of node 1.
+fn with_job(look: impl FnOnce(&JobContent)) {
+    let machine: Machine = preset("opteron-4").expect("a preset");
+    let cpu = machine.nodes[1].cpus[0].to_string();
+    let mut names = ObjectNames::default();
+    let values = names.number("values".to_owned(), || "values\u{1b}[31m".to_owned());
+    let job = Job {
+        folder: "cg.77.nearpage".into(),
+        name: Some("77".to_owned()),
+        size: Some(RANKS),
+        ranks: (0..RANKS).map(|rank| recording(rank, &cpu)).collect(),
+        notes: Vec::new(),
+    };
+    let is_far = |rank: &u32| FAR.contains(rank);
+    let profiles: Vec<_> = (0..RANKS)
+        .map(|rank| profile(values, is_far(&rank)))
+        .collect();
+    let machines = BTreeMap::from([("n1".to_owned(), machine)]);
+    look(&JobContent::new(&job, &profiles, &names, &machines));
+}
+
+#[test]
+fn outliers_are_named_in_a_sentence() {
+    with_job(|content| {
+        let text = job_text(content, JobBy::Group, 200, 5);
+        for line in [
+            "job 77: 64 ranks on 1 host, Slurm, 128k samples of accesses",
+            "62 of 64 ranks (ranks 0-2, 4-40 and 42-63): 3.0 % remote, 20 % of the time lost",
+            "ranks 3 and 41: 58 % remote (most ranks 3.0 %), bound to node 1 with memory on node 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains('\u{1b}'), "{text}");
+    });
+}
+
+#[test]
+fn bindings_come_with_the_option_that_mends_them() {
+    with_job(|content| {
+        let text = job_text(content, JobBy::Rank, 200, 5);
+        assert!(text.contains("ranks 0-63 on n1: share CPU "), "{text}");
+        assert!(
+            text.contains("try srun --cpus-per-task=THREADS --cpu-bind=cores"),
+            "{text}"
+        );
+        assert!(
+            text.contains("but up to 100 % of the accesses are to memory on node 0"),
+            "{text}"
+        );
+        assert!(text.contains("59 ranks more with --top"), "{text}");
+    });
+}
+
+#[test]
+fn rows_of_hosts_add_their_ranks_up() {
+    with_job(|content| {
+        let text = job_text(content, JobBy::Host, 200, 5);
+        let row = ["64", "128k", "4.7", "%", "20", "%", "n1"];
+        let is_row = |line: &str| line.split_whitespace().eq(row);
+        assert!(text.lines().any(is_row), "{text}");
+    });
+}
+
+#[test]
+fn json_has_every_rank_and_its_group() {
+    with_job(|content| {
+        let json: serde_json::Value = serde_json::from_str(&job_json(content)).expect("JSON");
+        assert_eq!(json["groups"][1]["ranks"], serde_json::json!(FAR));
+        assert_eq!(json["ranks"][3]["group"], 1);
+        assert_eq!(json["ranks"][4]["group"], 0);
+        assert_eq!(json["groups"][0]["difference"], serde_json::Value::Null);
+        assert_eq!(json["binding"][0]["kind"], "shared-cpus");
+        let binding = json["binding"].as_array().expect("findings");
+        let elsewhere = binding
+            .iter()
+            .filter(|found| found["kind"] == "memory-elsewhere");
+        let ranks: Vec<_> = elsewhere.map(|found| found["ranks"].clone()).collect();
+        assert_eq!(ranks, [serde_json::json!(FAR)]);
+    });
+}
