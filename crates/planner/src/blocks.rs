@@ -41,7 +41,7 @@ pub(crate) fn over_part(
     let end = part_bytes
         .start
         .saturating_add(block_bytes.saturating_mul(threads));
-    let parts = Parts::new(vec![part_bytes.start..end], size_bytes)?;
+    let parts = Parts::new(std::iter::once(part_bytes.start..end).collect(), size_bytes)?;
     Some(Placement::Parts { parts, team })
 }
 
