@@ -45,7 +45,7 @@ pub enum SampledEvent {
 )]
 pub struct Record {
     /// Folder to write [default: PROGRAM.nearpage, numbered where that exists; under a launcher such as srun or mpirun
-    /// `PROGRAM.JOB.nearpage/rank-RANK@HOST`]. %h: host, %p: process, %j: job, %r: rank, %l: local rank, %s: size, %n: node
+    /// PROGRAM.JOB.nearpage with a folder for each rank]. %h: host, %p: process, %j: job, %r: rank, %l: local rank, %s: size, %n: node
     /// index, %q{VAR}: an environment variable, %%: a percent sign
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
