@@ -130,7 +130,7 @@ fn made_up_samples_have_one_plan() {
     }
     // Only hardware says how long an access took: without nodes of pages, nothing says which were remote.
     let compared = case.nearpage([
-        "compare",
+        "evaluate",
         "pmu",
         "clock",
         "signal",
