@@ -85,7 +85,7 @@ fn outliers_are_named_in_a_sentence() {
     with_job(|content| {
         let text = job_text(content, JobBy::Group, 200, 5);
         for line in [
-            "job 77: 64 ranks on 1 host, Slurm, 128k samples of accesses",
+            "job 77: 64 ranks on 1 host, Slurm, 128k effective samples of accesses",
             "62 of 64 ranks (ranks 0-2, 4-40 and 42-63): 3.0 % remote, 20 % of the time lost",
             "ranks 3 and 41: 58 % remote (most ranks 3.0 %), bound to node 1 with memory on node 0",
         ] {

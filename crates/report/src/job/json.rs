@@ -33,7 +33,7 @@ pub struct JobReportOutput<'a> {
 /// What was done to memory.
 #[derive(Serialize, JsonSchema)]
 struct Use {
-    /// Samples.
+    /// Effective samples: as many of equal weight would tell as much.
     samples: f64,
     /// Share of accesses to another node's memory, 0 to 1; null where no page's node is known.
     remote_share: Option<f64>,

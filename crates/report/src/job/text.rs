@@ -57,7 +57,7 @@ fn heading(content: &JobContent, width: usize) -> String {
         .map(|profile| profile.total.samples)
         .sum();
     let line = format!(
-        "{name}: {}{of} on {}{launcher}, {} samples of accesses",
+        "{name}: {}{of} on {}{launcher}, {} effective samples of accesses",
         several(recorded, "rank"),
         several(content.hosts().len() as u64, "host"),
         count(samples)
