@@ -482,6 +482,17 @@ function wrapped(g: CanvasRenderingContext2D, text: string, width: number): stri
   return lines;
 }
 
+/** A bar of a value for each colour, one on top of another, from one pixel to another. */
+export function stacked(g: CanvasRenderingContext2D, content: Content, area: Area, [left, right]: [number, number], bar: readonly number[], colours: readonly string[]): void {
+  let sum = 0;
+  bar.forEach((value, slot) => {
+    if (value === 0) return;
+    const [low, high] = [toPixels(content, area, [0, sum])[1], toPixels(content, area, [0, (sum += value)])[1]];
+    g.fillStyle = colours[slot];
+    g.fillRect(left, high, Math.max(right - left, 1), low - high);
+  });
+}
+
 /** As much of a text as fits, with an ellipsis where something is left out. */
 export function fitted(g: CanvasRenderingContext2D, text: string, width: number): string {
   if (g.measureText(text).width <= width) return text;

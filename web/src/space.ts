@@ -8,7 +8,7 @@ import { chooser, density, schemeOf } from "./density.ts";
 import { h } from "./dom.ts";
 import { Folding, joined, type Piece } from "./fold.ts";
 import { bytes, exact, percent, several } from "./format.ts";
-import { type Area, type Content, fitted, ink, Plot, toPixels } from "./plot.ts";
+import { type Area, type Content, fitted, ink, Plot, stacked, toPixels } from "./plot.ts";
 import { go, number, step } from "./state.ts";
 
 interface Mark { from: number; to: number; name: string; object: number | null; kind: string }
@@ -180,13 +180,7 @@ async function histogram(
       bars.forEach((bar, row) => {
         const left = toPixels(content, area, [shown.place_from + row * bin, 0])[0];
         const right = toPixels(content, area, [shown.place_from + (row + 1) * bin, 0])[0];
-        let sum = 0;
-        bar.forEach((value, slot) => {
-          if (value === 0) return;
-          const [low, high] = [toPixels(content, area, [0, sum])[1], toPixels(content, area, [0, (sum += value)])[1]];
-          g.fillStyle = shades[slot];
-          g.fillRect(left, high, Math.max(right - left, 1), low - high);
-        });
+        stacked(g, content, area, [left, right], bar, shades);
       });
       g.font = "11px system-ui, sans-serif";
       g.textBaseline = "top";

@@ -6,7 +6,7 @@ import { BY, type By, byName, scheme } from "./colours.ts";
 import { threadColours } from "./context.ts";
 import { h } from "./dom.ts";
 import { count, exact, percent, time } from "./format.ts";
-import { type Content, ink, Plot, toPixels } from "./plot.ts";
+import { type Content, ink, Plot, stacked, toPixels } from "./plot.ts";
 import { go } from "./state.ts";
 
 /** The part of the time that is selected, in nanoseconds since the recording began; null: all of it. */
@@ -68,13 +68,7 @@ export function strip(number: number, recording: Recording, chosen: string | und
             // Whole pixels: neighbours show no seam.
             const left = Math.round(toPixels(content, area, [frame.from_ns + at * column, 0])[0]);
             const right = Math.round(toPixels(content, area, [frame.from_ns + (at + 1) * column, 0])[0]);
-            let sum = 0;
-            bar.forEach((value, slot) => {
-              if (value === 0) return;
-              const [low, high] = [toPixels(content, area, [0, sum])[1], toPixels(content, area, [0, (sum += value)])[1]];
-              g.fillStyle = colours[slot];
-              g.fillRect(left, high, Math.max(right - left, 1), low - high);
-            });
+            stacked(g, content, area, [left, right], bar, colours);
           });
           g.font = "11px system-ui, sans-serif";
           g.textBaseline = "top";

@@ -80,8 +80,9 @@ pub fn main(arguments: arguments::Doctor) -> anyhow::Result<ExitCode> {
 }
 
 fn examine() -> Vec<Finding> {
-    let mut findings = vec![nodes(Path::new("/sys"))];
-    findings.extend(devices(Path::new("/sys")));
+    let machine = Machine::local(Path::new("/sys"));
+    let mut findings = vec![nodes(&machine)];
+    findings.extend(machine.as_ref().ok().and_then(devices));
     findings.extend(sources());
     findings.push(preload());
     findings.push(tracer());
@@ -93,8 +94,8 @@ fn examine() -> Vec<Finding> {
     findings
 }
 
-fn nodes(sys: &Path) -> Finding {
-    let machine = match Machine::local(sys) {
+fn nodes(machine: &Result<Machine, nearpage_machine::Error>) -> Finding {
+    let machine = match machine {
         Ok(machine) => machine,
         Err(error) => {
             return Finding::new(
@@ -122,9 +123,8 @@ fn nodes(sys: &Path) -> Finding {
     }
 }
 
-/// The devices on the PCI bus, where there are any, and their nodes. What is wrong with sysfs is said of the nodes.
-fn devices(sys: &Path) -> Option<Finding> {
-    let machine = Machine::local(sys).ok()?;
+/// The devices on the PCI bus, where there are any, and their nodes.
+fn devices(machine: &Machine) -> Option<Finding> {
     let found = machine.device_lines().join("; ");
     if machine.devices.is_empty() {
         return None;

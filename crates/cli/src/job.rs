@@ -22,13 +22,8 @@ pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
             return Err(for_recordings("--by object, thread, page and matrix", job));
         }
     };
-    let operations = match (arguments.loads, arguments.stores) {
-        (true, _) => Operations::Loads,
-        (_, true) => Operations::Stores,
-        _ => Operations::Both,
-    };
     let mut job = job.clone();
-    let read = Ranks::read(&mut job, operations)?;
+    let read = Ranks::read(&mut job, arguments.operations())?;
     let content = JobContent::new(&job, &read.profiles, &read.names, &read.machines);
     if arguments.json {
         terminal::print(&(job_json(&content) + "\n"))?;

@@ -34,10 +34,11 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
             return Err(Usage(wording).into());
         }
     };
-    let (operations, count) = match (arguments.loads, arguments.stores) {
-        (true, _) => (Operations::Loads, Count::Loads),
-        (_, true) => (Operations::Stores, Count::Stores),
-        _ => (Operations::Both, Count::Both),
+    let operations = arguments.operations();
+    let count = match operations {
+        Operations::Loads => Count::Loads,
+        Operations::Stores => Count::Stores,
+        Operations::Both => Count::Both,
     };
     let mut analysis = analysis::read(&arguments.recording, operations)?;
     let statistics = statistics(&arguments, &analysis.recording)?;

@@ -42,7 +42,7 @@ pub use json::{ReportOutput, json};
 pub use name::pattern_words;
 pub use printable::{printable, shorten, width};
 pub use profile::{ProfileError, ProfileFormat, Written, write_profile};
-pub use runs::{Condition, Run, RunComparison, RunsError, Setting, Spread, runs_text};
+pub use runs::{Condition, Run, RunComparison, RunsError, runs_text};
 pub use simulation::{
     MovementsOutput, ObjectPages, Simulation, SimulationOutput, ThreadsElsewhere, simulation_html,
     simulation_json, simulation_text,

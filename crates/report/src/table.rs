@@ -64,6 +64,21 @@ pub(crate) fn lines(
     (heading, rows)
 }
 
+/// The heading and the lines, each ended.
+pub(crate) fn write_lines(
+    columns: Vec<Column>,
+    title: &str,
+    names: &[String],
+    columns_max: usize,
+    text: &mut String,
+) {
+    let (heading, rows) = lines(columns, title, names, columns_max);
+    for line in std::iter::once(heading).chain(rows) {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+}
+
 /// A sentence in lines of at most `columns_max`.
 pub fn wrapped(text: &str, columns_max: usize) -> String {
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();

@@ -19,30 +19,23 @@ use crate::launcher::{job_folder, launched};
 pub fn default_output(target: &Target) -> PathBuf {
     let program = target_name(target);
     match launched() {
-        None => {
-            let numbered = |number| format!(".{number}");
-            new_folder(Path::new(""), (&program, ".nearpage"), numbered)
-        }
+        None => new_folder(Path::new(""), &program, ".nearpage"),
         Some(launched) => {
             let (job, rank) = job_folder(&launched, &program);
             // Where this fails, so does what comes next, which is told.
             let _ = fs::create_dir_all(&job);
-            new_folder(&job, (OsStr::new(&rank), ""), |number| format!(".{number}"))
+            new_folder(&job, OsStr::new(&rank), "")
         }
     }
 }
 
 /// Makes the first folder of these names that is not taken. Whether it is, the file system decides when the folder is
 /// made: of many processes that begin at once on one file system, no two get the same.
-fn new_folder(
-    folder: &Path,
-    (name, ending): (&OsStr, &str),
-    numbered: impl Fn(u32) -> String,
-) -> PathBuf {
+fn new_folder(folder: &Path, name: &OsStr, ending: &str) -> PathBuf {
     let path = |number: u32| {
         let mut name = name.to_owned();
         if number > 1 {
-            name.push(numbered(number));
+            name.push(format!(".{number}"));
         }
         name.push(ending);
         folder.join(name)
@@ -211,8 +204,7 @@ mod tests {
     fn default_names_are_numbered_where_they_are_taken() {
         let folder = tempfile::tempdir().unwrap();
         let name = |program: &str| {
-            let names = (OsStr::new(program), ".nearpage");
-            let path = new_folder(folder.path(), names, |number| format!(".{number}"));
+            let path = new_folder(folder.path(), OsStr::new(program), ".nearpage");
             path.file_name().unwrap().to_str().unwrap().to_owned()
         };
         fs::write(folder.path().join("cg.2.nearpage"), "").unwrap();
@@ -227,8 +219,7 @@ mod tests {
         let begin = std::sync::Barrier::new(8);
         let take = || {
             begin.wait();
-            let names = (OsStr::new("rank-00000@vm"), "");
-            let new = || new_folder(folder.path(), names, |number| format!(".{number}"));
+            let new = || new_folder(folder.path(), OsStr::new("rank-00000@vm"), "");
             (0..125).map(|_| new()).collect::<Vec<_>>()
         };
         let mut taken: Vec<PathBuf> = std::thread::scope(|scope| {

@@ -77,13 +77,14 @@ pub(crate) fn summary(opened: &Opened, stage: &Stage, is_selection: bool) -> Sum
     let of_group = |group: &ObjectGroup| remote([&group.loads, &group.stores]);
     let known: Vec<f64> = groups.iter().filter_map(of_group).collect();
     let counts = attribution.counts;
+    let samples = match is_selection {
+        true => counts.samples,
+        false => opened.recording.access_count(),
+    };
     let metadata = &opened.recording.metadata;
     let counts_computation = matches!(metadata.source, Source::Clock | Source::Signal);
     Summary {
-        samples: match is_selection {
-            true => counts.samples,
-            false => opened.recording.access_count(),
-        },
+        samples,
         accesses: attribution.totals.accesses,
         memory_share: (counts_computation && !is_selection && counts.samples > 0)
             .then(|| share(counts.accesses as f64, counts.samples as f64)),
@@ -100,7 +101,7 @@ pub(crate) fn summary(opened: &Opened, stage: &Stage, is_selection: bool) -> Sum
             })
             .collect(),
         functions: functions(opened, stage),
-        oddities: oddities(opened, stage, is_selection),
+        oddities: oddities(opened, stage, samples, is_selection),
         share: stage.share,
     }
 }
@@ -125,17 +126,13 @@ fn functions(opened: &Opened, stage: &Stage) -> Vec<Costly> {
         .collect()
 }
 
-fn oddities(opened: &Opened, stage: &Stage, is_selection: bool) -> Vec<Oddity> {
+fn oddities(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -> Vec<Oddity> {
     let mut found = Vec::new();
     let mut odd = |view, words: String| found.push(Oddity { words, view });
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     let attribution = &stage.attribution;
     let counts = attribution.counts;
     let source = opened.recording.metadata.source;
-    let accesses = match is_selection {
-        true => counts.samples,
-        false => opened.recording.access_count(),
-    };
     let what = if is_selection {
         "selection"
     } else {
@@ -157,10 +154,7 @@ fn oddities(opened: &Opened, stage: &Stage, is_selection: bool) -> Vec<Oddity> {
             "objects",
             format!(
                 "Few samples: the {what} has {} to memory; patterns and shares are guesses below {:.0}.",
-                match accesses {
-                    1 => "1 access".to_owned(),
-                    more => format!("{more} accesses"),
-                },
+                several(accesses, "access"),
                 Confidence::SAMPLES_SURE
             ),
         );

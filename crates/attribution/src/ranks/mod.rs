@@ -106,7 +106,8 @@ impl RankProfile {
     ) -> Result<Self, ReadError> {
         let weight: f64 = attribution.objects.iter().map(ObjectGroup::accesses).sum();
         let weight = weight.max(attribution.totals.accesses);
-        let effective = effective_samples(recording)?;
+        let weights = Weights::of(recording)?;
+        let effective = weights.effective_samples();
         let samples_per_weight = match weight > 0.0 {
             true => effective / weight,
             false => 0.0,
@@ -131,50 +132,19 @@ impl RankProfile {
         let mut most: Vec<_> = all.into_iter().collect();
         most.sort_by(|(_, (a, _)), (_, (b, _))| b.samples.total_cmp(&a.samples));
         most.truncate(OBJECTS_MAX);
-        let mut profile = Self {
+        let in_samples = |by_node: BTreeMap<NodeId, f64>| {
+            let nodes = by_node.into_iter();
+            nodes
+                .map(|(node, weight)| (node, weight * samples_per_weight))
+                .collect()
+        };
+        Ok(Self {
             total,
             objects: most.into_iter().collect(),
             elapsed_ns: elapsed_ns(recording),
-            ..Self::default()
-        };
-        profile.add_nodes(recording, samples_per_weight)?;
-        Ok(profile)
-    }
-
-    fn add_nodes(
-        &mut self,
-        recording: &Recording,
-        samples_per_weight: f64,
-    ) -> Result<(), ReadError> {
-        if recording.machine.nodes.len() < 2 {
-            return Ok(());
-        }
-        let columns = ColumnSelection {
-            cpu: true,
-            weight: true,
-            page_node: true,
-            ..ColumnSelection::NONE
-        };
-        let mut cpu_nodes: FxHashMap<CpuId, Option<NodeId>> = FxHashMap::default();
-        let mut reader = recording.chunk_reader();
-        let mut batch = AccessBatch::default();
-        for chunk in 0..recording.access_chunks() {
-            reader.read(chunk, columns, &mut batch)?;
-            let rows = batch.cpu.iter().zip(&batch.page_node).zip(&batch.weight);
-            for ((cpu, page_node), weight) in rows {
-                let samples = f64::from(*weight) * samples_per_weight;
-                if let Some(node) = page_node {
-                    *self.memory_nodes.entry(*node).or_default() += samples;
-                }
-                let node = cpu_nodes
-                    .entry(*cpu)
-                    .or_insert_with(|| recording.machine.node_of(*cpu));
-                if let Some(node) = node {
-                    *self.cpu_nodes.entry(*node).or_default() += samples;
-                }
-            }
-        }
-        Ok(())
+            memory_nodes: in_samples(weights.by_memory),
+            cpu_nodes: in_samples(weights.by_cpu),
+        })
     }
 
     /// Time lost to memory accesses, as a share of the time that was recorded; of several threads it may be above 1.
@@ -186,29 +156,63 @@ impl RankProfile {
     }
 }
 
-/// How many accesses of equal weight would tell as much as the recorded ones: (Σ weight)² / Σ weight² (Kish, Survey Sampling,
-/// 1965, section 11.7). Rates that fall leave a few accesses that stand for most of a run.
-fn effective_samples(recording: &Recording) -> Result<f64, ReadError> {
-    let columns = ColumnSelection {
-        weight: true,
-        ..ColumnSelection::NONE
-    };
-    let (mut sum, mut squares) = (0.0, 0.0);
-    let mut reader = recording.chunk_reader();
-    let mut batch = AccessBatch::default();
-    for chunk in 0..recording.access_chunks() {
-        reader.read(chunk, columns, &mut batch)?;
-        for weight in &batch.weight {
-            let weight = f64::from(*weight);
-            sum += weight;
-            squares += weight * weight;
+/// The weights of a recording's accesses.
+#[derive(Default)]
+struct Weights {
+    sum: f64,
+    squares: f64,
+    /// By the node of the memory, and of the CPU; empty where the machine has one node.
+    by_memory: BTreeMap<NodeId, f64>,
+    by_cpu: BTreeMap<NodeId, f64>,
+}
+
+impl Weights {
+    fn of(recording: &Recording) -> Result<Self, ReadError> {
+        let has_nodes = recording.machine.nodes.len() > 1;
+        let columns = ColumnSelection {
+            cpu: has_nodes,
+            weight: true,
+            page_node: has_nodes,
+            ..ColumnSelection::NONE
+        };
+        let mut found = Self::default();
+        let mut cpu_nodes: FxHashMap<CpuId, Option<NodeId>> = FxHashMap::default();
+        let mut reader = recording.chunk_reader();
+        let mut batch = AccessBatch::default();
+        for chunk in 0..recording.access_chunks() {
+            reader.read(chunk, columns, &mut batch)?;
+            for weight in batch.weight.iter().map(|weight| f64::from(*weight)) {
+                found.sum += weight;
+                found.squares += weight * weight;
+            }
+            if !has_nodes {
+                continue;
+            }
+            let rows = batch.cpu.iter().zip(&batch.page_node).zip(&batch.weight);
+            for ((cpu, page_node), weight) in rows {
+                let weight = f64::from(*weight);
+                if let Some(node) = page_node {
+                    *found.by_memory.entry(*node).or_default() += weight;
+                }
+                let node = cpu_nodes
+                    .entry(*cpu)
+                    .or_insert_with(|| recording.machine.node_of(*cpu));
+                if let Some(node) = node {
+                    *found.by_cpu.entry(*node).or_default() += weight;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many accesses of equal weight would tell as much: (Σ weight)² / Σ weight² (Kish, Survey Sampling, 1965, section
+    /// 11.7). Rates that fall leave a few accesses that stand for most of a run.
+    fn effective_samples(&self) -> f64 {
+        match self.squares > 0.0 {
+            true => self.sum * self.sum / self.squares,
+            false => 0.0,
         }
     }
-    Ok(if squares > 0.0 {
-        sum * sum / squares
-    } else {
-        0.0
-    })
 }
 
 /// A recorder that was killed wrote no end.

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use nearpage_attribution::Operations;
+use nearpage_report::Condition;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Policy;
 use super::deciding::Deciding;
 use super::values::cycles;
-use nearpage_report::Condition;
 
 /// What `thin` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -231,6 +232,17 @@ pub struct Report {
     /// Write the page that `view` shows to one file, to be read without nearpage
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "loads", "stores", "sort", "top"])]
     pub html: Option<PathBuf>,
+}
+
+impl Report {
+    /// Which accesses are counted.
+    pub fn operations(&self) -> Operations {
+        match (self.loads, self.stores) {
+            (true, _) => Operations::Loads,
+            (_, true) => Operations::Stores,
+            _ => Operations::Both,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

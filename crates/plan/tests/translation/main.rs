@@ -140,6 +140,27 @@ fn translated(
     (Reference::decode(&compact), compact, image)
 }
 
+/// Where an object of so many bytes goes that was allocated at `address`, with so many threads; nothing is warned of.
+fn of_call_site(
+    plan: &Plan,
+    image: &ProgramImage,
+    address: u64,
+    (bytes, threads): (u64, usize),
+) -> Verdict {
+    let machine = machine();
+    let compact = translate(
+        std::slice::from_ref(plan),
+        &[],
+        &target(&machine, threads),
+        std::slice::from_ref(image),
+    )
+    .expect("translation");
+    assert_eq!(compact.warnings, Vec::<String>::new());
+    Reference::decode(&compact)
+        .evaluate(identity(image), None, &heap(image, address), bytes)
+        .expect("placed")
+}
+
 fn nodes(verdict: &Verdict) -> Vec<u32> {
     verdict
         .pages
@@ -525,7 +546,6 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
         .iter()
         .map(|run| nearpage_plan::PageRun::parse(run).expect("run"));
     plan.decisions[0].placement = Placement::Runs(runs.collect());
-    let machine = machine();
     for (threads, expected) in [
         (2, [1, 1, 1, 1, 0, 0, 0, 0]),
         (4, [3, 3, 2, 2, 1, 1, 0, 0]),
@@ -533,22 +553,7 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
         (16, [3, 3, 2, 2, 1, 1, 0, 0]),
         (8, [3, 3, 2, 2, 1, 1, 0, 0]),
     ] {
-        let compact = translate(
-            std::slice::from_ref(&plan),
-            &[],
-            &target(&machine, threads),
-            std::slice::from_ref(&image),
-        )
-        .expect("runs");
-        assert_eq!(compact.warnings, Vec::<String>::new());
-        let verdict = Reference::decode(&compact)
-            .evaluate(
-                identity(&image),
-                None,
-                &heap(&image, told["first"]),
-                8 * PAGE,
-            )
-            .expect("placed");
+        let verdict = of_call_site(&plan, &image, told["first"], (8 * PAGE, threads));
         assert_eq!(nodes(&verdict), expected, "{threads} threads");
     }
 }
@@ -585,23 +590,7 @@ fn parts_and_tiles_are_dealt_to_any_team() {
     ] {
         let site = call_site(&image, told["first"], 38, 8 * PAGE);
         let plan = plan_for(&image, vec![(site, placement)]);
-        let machine = machine();
-        let compact = translate(
-            std::slice::from_ref(&plan),
-            &[],
-            &target(&machine, threads),
-            std::slice::from_ref(&image),
-        )
-        .expect("a call site's objects");
-        assert_eq!(compact.warnings, Vec::<String>::new());
-        let verdict = Reference::decode(&compact)
-            .evaluate(
-                identity(&image),
-                None,
-                &heap(&image, told["first"]),
-                pages * PAGE,
-            )
-            .expect("placed");
+        let verdict = of_call_site(&plan, &image, told["first"], (pages * PAGE, threads));
         assert_eq!(nodes(&verdict), expected, "{placement}, {threads} threads");
         assert!(!verdict.is_weak);
     }

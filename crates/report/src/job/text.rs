@@ -6,7 +6,7 @@ use nearpage_machine::several;
 use super::{JobContent, binding, cpus};
 use crate::amount::{count, percent};
 use crate::printable;
-use crate::table::{Column, lines, wrapped};
+use crate::table::{Column, wrapped, write_lines};
 
 /// Objects with a smaller share of a group's accesses are left out.
 const SHARE_MIN: f64 = 0.01;
@@ -245,11 +245,7 @@ fn hosts(content: &JobContent, width: usize, rows: usize, text: &mut String) {
 fn table(mut columns: Vec<Column>, title: &str, names: &[String], width: usize, text: &mut String) {
     // Machines with one memory node have nothing to say there.
     columns.retain(|column| column.cells.iter().any(|cell| cell != UNKNOWN));
-    let (heading, rows) = lines(columns, title, names, width);
-    for line in std::iter::once(heading).chain(rows) {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
+    write_lines(columns, title, names, width, text);
 }
 
 fn bindings(content: &JobContent, width: usize, text: &mut String) {

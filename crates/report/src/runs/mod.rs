@@ -3,7 +3,7 @@
 mod condition;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearpage_attribution::{Attribution, Names, ObjectGroup};
 use nearpage_recording::Recording;
@@ -83,7 +83,7 @@ impl Run {
 
 /// A figure of several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Spread {
+struct Spread {
     /// Of an even number of runs: the mean of the two in the middle.
     median: f64,
     /// The least.
@@ -118,7 +118,7 @@ impl Spread {
 
 /// Repetitions of one setting.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Setting {
+struct Setting {
     /// Their recordings.
     recordings: Vec<String>,
     /// Elapsed time of what was recorded.
@@ -251,7 +251,7 @@ fn changed_objects(before: &[Run], after: &[Run]) -> Vec<ChangedObject> {
     let accesses = |runs: &[Run]| runs.iter().map(|run| run.accesses).sum();
     let cost = |object: &RunObject| Some(object.cost_share);
     let local = |object: &RunObject| object.nodes.local_share();
-    let names: std::collections::BTreeSet<&String> = before
+    let names: BTreeSet<&String> = before
         .iter()
         .chain(after)
         .flat_map(|run| run.objects.keys())

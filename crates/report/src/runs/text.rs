@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::{RunComparison, Setting, Spread};
+use super::{ChangedObject, RunComparison, Setting, Spread};
 use crate::amount::{percent, time};
 use crate::printable::printable;
-use crate::table::{Column, lines};
+use crate::table::{Column, write_lines};
 
 /// Changed objects that are shown of each setting.
 const OBJECTS_MAX: usize = 10;
@@ -19,7 +19,6 @@ pub fn runs_text(comparison: &RunComparison, width: usize) -> String {
         .iter()
         .map(|setting| printable(&setting.recordings.join(", ")))
         .collect();
-    let column = |title, rank, cells| Column { title, rank, cells };
     let changes = |change: &dyn Fn(usize) -> String| -> Vec<String> {
         let after = (0..comparison.after.len()).map(change);
         std::iter::once(String::new()).chain(after).collect()
@@ -54,16 +53,14 @@ pub fn runs_text(comparison: &RunComparison, width: usize) -> String {
             }),
         ),
     ];
-    let (heading, rows) = lines(columns, "recordings", &names, width);
-    let mut text = heading + "\n";
-    rows.iter().for_each(|row| text += &format!("{row}\n"));
-    if settings.iter().any(|setting| setting.recordings.len() > 1) {
+    let mut text = String::new();
+    write_lines(columns, "recordings", &names, width, &mut text);
+    let is_repeated = settings.iter().any(|setting| setting.recordings.len() > 1);
+    if is_repeated {
         text += "Medians (least to most).\n";
     }
     for (after, name) in comparison.after.iter().zip(&names[1..]) {
-        if !after.elapsed_ranges_apart
-            && settings.iter().any(|setting| setting.recordings.len() > 1)
-        {
+        if is_repeated && !after.elapsed_ranges_apart {
             let _ = writeln!(
                 text,
                 "{name}: the times lie within the range of the times before."
@@ -77,43 +74,30 @@ pub fn runs_text(comparison: &RunComparison, width: usize) -> String {
     text
 }
 
-fn objects_text(objects: &[super::ChangedObject], name: &str, width: usize) -> String {
+fn objects_text(objects: &[ChangedObject], name: &str, width: usize) -> String {
     if objects.is_empty() {
         return format!(
             "\n{name}: no object's share of the cost or local share is known to have changed by 5 points.\n"
         );
     }
     let shown = &objects[..objects.len().min(OBJECTS_MAX)];
-    let cells = |cell: &dyn Fn(&super::ChangedObject) -> Option<Spread>| {
+    let cells = |cell: &dyn Fn(&ChangedObject) -> Option<Spread>| {
         let text = |object| cell(object).map_or("-".to_owned(), |share| percent(share.median));
         shown.iter().map(text).collect()
     };
     let columns = vec![
-        Column {
-            title: "cost before",
-            rank: 4,
-            cells: cells(&|object| object.cost_share_before),
-        },
-        Column {
-            title: "after",
-            rank: 3,
-            cells: cells(&|object| object.cost_share_after),
-        },
-        Column {
-            title: "local before",
-            rank: 2,
-            cells: cells(&|object| object.local_share_before),
-        },
-        Column {
-            title: "after",
-            rank: 1,
-            cells: cells(&|object| object.local_share_after),
-        },
+        column("cost before", 4, cells(&|object| object.cost_share_before)),
+        column("after", 3, cells(&|object| object.cost_share_after)),
+        column(
+            "local before",
+            2,
+            cells(&|object| object.local_share_before),
+        ),
+        column("after", 1, cells(&|object| object.local_share_after)),
     ];
     let names: Vec<String> = shown.iter().map(|object| printable(&object.name)).collect();
-    let (heading, rows) = lines(columns, "object", &names, width);
-    let mut text = format!("\nchanged in {name}\n{heading}\n");
-    rows.iter().for_each(|row| text += &format!("{row}\n"));
+    let mut text = format!("\nchanged in {name}\n");
+    write_lines(columns, "object", &names, width, &mut text);
     if objects.len() > shown.len() {
         let _ = writeln!(
             text,
@@ -122,6 +106,10 @@ fn objects_text(objects: &[super::ChangedObject], name: &str, width: usize) -> S
         );
     }
     text
+}
+
+fn column(title: &'static str, rank: u8, cells: Vec<String>) -> Column {
+    Column { title, rank, cells }
 }
 
 /// The median, and the range where there is one.

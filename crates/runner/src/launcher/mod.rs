@@ -7,6 +7,7 @@ mod ranks;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use nearpage_recording::{Binding, Launched, Launcher};
 
@@ -31,6 +32,17 @@ struct Variables {
     /// What tells this launch from others.
     launch: &'static str,
 }
+
+/// What Hydra says, in whatever MPI it is.
+const HYDRA: Variables = Variables {
+    launcher: Launcher::Mpich,
+    witness: "MPI_LOCALRANKID",
+    rank: "PMI_RANK",
+    size: "PMI_SIZE",
+    local_rank: "MPI_LOCALRANKID",
+    node_index: "",
+    launch: "",
+};
 
 /// The launcher nearest to the process first: `mpirun` inside a Slurm job passes on what `srun` said of its daemons.
 const LAUNCHERS: [Variables; 8] = [
@@ -64,21 +76,9 @@ const LAUNCHERS: [Variables; 8] = [
     Variables {
         launcher: Launcher::IntelMpi,
         witness: "I_MPI_MPIRUN",
-        rank: "PMI_RANK",
-        size: "PMI_SIZE",
-        local_rank: "MPI_LOCALRANKID",
-        node_index: "",
-        launch: "",
+        ..HYDRA
     },
-    Variables {
-        launcher: Launcher::Mpich,
-        witness: "MPI_LOCALRANKID",
-        rank: "PMI_RANK",
-        size: "PMI_SIZE",
-        local_rank: "MPI_LOCALRANKID",
-        node_index: "",
-        launch: "",
-    },
+    HYDRA,
     // A batch script has a SLURM_PROCID too, but no step.
     Variables {
         launcher: Launcher::Slurm,
@@ -112,14 +112,24 @@ const LAUNCHERS: [Variables; 8] = [
 /// Where resource managers have the number of a job.
 const JOBS: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
-/// What the launcher says of this process; nothing where there is none.
+/// What the launcher says of this process; nothing where there is none. Asked once: who asks later hears the same, though
+/// the launcher may have ended by then.
 pub fn launched() -> Option<Launched> {
-    let own_host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let mut launched = launched_among(|name| std::env::var_os(name), own_host.trim())?;
-    if launched.job.is_none() {
-        launched.job = launching_process().map(|pid| format!("pid{pid}"));
-    }
-    Some(launched)
+    static LAUNCHED: OnceLock<Option<Launched>> = OnceLock::new();
+    let ask = || {
+        let mut launched = launched_among(|name| std::env::var_os(name), &own_host())?;
+        if launched.job.is_none() {
+            launched.job = launching_process().map(|pid| format!("pid{pid}"));
+        }
+        Some(launched)
+    };
+    LAUNCHED.get_or_init(ask).clone()
+}
+
+/// This host, as the kernel calls it.
+fn own_host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 /// What this process is bound to, as it was started.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nearpage_recording::Launched;
 
-use super::{fit_for_a_file, launched};
+use super::{fit_for_a_file, launched, own_host};
 
 /// Longest value of a variable that becomes part of a path, in bytes.
 const VALUE_BYTES_MAX: usize = 255;
@@ -53,11 +53,10 @@ pub fn expand_output(pattern: &Path) -> Result<PathBuf, OutputError> {
     if !pattern.as_os_str().as_bytes().contains(&b'%') {
         return Ok(pattern.to_owned());
     }
-    let own_host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let expansion = Expansion {
         pattern,
         launched: launched(),
-        own_host: own_host.trim().to_owned(),
+        own_host: own_host(),
         pid: std::process::id(),
     };
     expansion.expand(|name| std::env::var_os(name))
