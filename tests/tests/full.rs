@@ -445,6 +445,35 @@ int main(void) {
 "#;
 
 #[test]
+fn what_goes_on_in_the_background_runs_as_by_itself_once_the_trace_is_over() {
+    let case = Case::new("full-background");
+    let script = "(while [ ! -e go ]; do sleep 0.1; done; /bin/echo one; (ls -d /); touch gone) >said 2>&1 & exit 3";
+    let command = [
+        "trace",
+        "--machine",
+        "flash-8",
+        "-o",
+        "r",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let traced = case.nearpage(command);
+    assert_eq!(traced.code, Some(3), "{traced}");
+    let before = case.nearpage(["report", "r"]).success().stdout;
+
+    case.write("go", "");
+    let begun = std::time::Instant::now();
+    while !case.path("gone").exists() && begun.elapsed().as_secs() < 300 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let said = std::fs::read_to_string(case.path("said")).unwrap();
+    assert_eq!(said, "one\n/\n");
+    assert_eq!(case.nearpage(["report", "r"]).success().stdout, before);
+}
+
+#[test]
 fn what_is_executed_after_the_main_thread_has_ended_is_traced() {
     let case = Case::new("full_alone");
     let source = case.write("alone.c", ALONE);

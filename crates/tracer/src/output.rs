@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use nearpage_wire::trace::{
-    COUNTERS, EVENT_BYTES_MAX, Encoder, Event, FRAME_COUNTS_OFFSET, FRAME_HEADER_BYTES, FileHeader,
-    FrameHeader, FrameKind, OPEN_COUNTERS_BYTES, RECORD_BYTES_MAX, Record, Reference,
+    COUNTERS, ENDED_FILE, EVENT_BYTES_MAX, Encoder, Event, FRAME_COUNTS_OFFSET, FRAME_HEADER_BYTES,
+    FileHeader, FrameHeader, FrameKind, OPEN_COUNTERS_BYTES, RECORD_BYTES_MAX, Record, Reference,
     open_counters_words,
 };
 
@@ -34,6 +34,12 @@ struct Open {
     inode: u64,
 }
 
+/// Is the recording over that a file in this folder would be of? Asked once the file is there: so either the recorder,
+/// who looks after it said so, sees the file, or this is true.
+fn is_over(path: &Path) -> bool {
+    path.with_file_name(ENDED_FILE).exists()
+}
+
 impl Output {
     /// Begins a file.
     ///
@@ -46,6 +52,10 @@ impl Output {
             .append(true)
             .create_new(true)
             .open(&path)?;
+        if is_over(&path) {
+            let _ = std::fs::remove_file(&path);
+            return Err(ErrorKind::NotFound.into());
+        }
         let header = header.to_bytes();
         system::refuse_beyond_limit(header.len() as u64)?;
         file.write_all(&header)?;
@@ -82,6 +92,9 @@ impl Output {
     }
 
     fn write(&self, open: &mut Option<Open>, frame: &[u8]) -> std::io::Result<()> {
+        if is_over(&self.path) {
+            return Err(ErrorKind::NotFound.into());
+        }
         // Programs that close every descriptor exist, and others may get its number then.
         let mut still = match open.take() {
             Some(open) if open.is_ours() => open,
@@ -142,11 +155,14 @@ impl Open {
     }
 }
 
-/// Memory of a new file. `None`: there is no room for it.
+/// Memory of a new file. `None`: there is no room for it, or no recording any more.
 fn mapped(path: &Path, bytes: usize) -> Option<Memory> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).open(path);
-    let memory = file.ok().and_then(|file| Memory::new(Some(&file), bytes));
+    let memory = file
+        .ok()
+        .and_then(|file| Memory::new(Some(&file), bytes))
+        .filter(|_| !is_over(path));
     if memory.is_none() {
         // On a full disk the rest of the trace has no room either.
         let _ = std::fs::remove_file(path);

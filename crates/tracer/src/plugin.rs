@@ -1,6 +1,7 @@
 //! What QEMU calls.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -383,6 +384,9 @@ pub unsafe extern "C" fn qemu_plugin_install(
     // SAFETY: as this function's.
     let target = unsafe { CStr::from_ptr(info.target_name) };
     match install(id, target, info.system_emulation, arguments) {
+        // The recorder made the folder and the setup before the first program began. So its recording is over; a
+        // program of it that goes on has started this one, which runs as it would without a tracer.
+        Err(StartError::File { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
         Ok(()) => 0,
         Err(message) => {
             messages::say(format_args!("the tracer does not start: {message}"));

@@ -36,8 +36,8 @@ pub use self::statistics::{
 pub use self::steps::{Mode, ThreadSteps, Trace};
 pub use self::thin::{ThinEvent, Thinning};
 pub(crate) use self::traced::{OpenFrames, SharedTrace, Traced};
-pub use self::unfinished::finish as finish_frames;
 pub(crate) use self::unfinished::process_of;
+pub use self::unfinished::{end as end_traces, finish as finish_frames};
 use crate::{AccessKind, ThreadIndex};
 pub use nearpage_wire::trace::{BEGIN_MARK, END_MARK, Segment, Served};
 

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use nearpage_wire::trace::{
-    COUNTERS, EVENT_BYTES_MAX, Event, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader,
-    FrameKind, SIGNALS_FILE, finish_frame, open_counters,
+    COUNTERS, ENDED_FILE, EVENT_BYTES_MAX, Event, FILE_HEADER_BYTES, FRAME_HEADER_BYTES,
+    FrameHeader, FrameKind, SIGNALS_FILE, finish_frame, open_counters,
 };
 
 use crate::Error;
@@ -58,6 +58,38 @@ pub fn finish(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error
     Ok(finished)
 }
 
+/// Ends the traces in a folder, of processes that go on (`alive`, by pid), too: what those have written up to now is
+/// copied, and the copy takes the place of their file. Returns how many unfinished frames there were.
+///
+/// For whoever started the program, once the recording is over.
+///
+/// # Errors
+/// The folder can't be read or written.
+pub fn end(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error> {
+    let over = folder.join(ENDED_FILE);
+    File::create(&over).at(&over, "create")?;
+    let mut going_on = Vec::new();
+    for entry in fs::read_dir(folder).at(folder, "read the folder")? {
+        let path = entry.at(folder, "read the folder")?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.and_then(parse).is_some_and(|(pid, ..)| alive(pid)) {
+            going_on.push(path);
+        }
+    }
+    // First the unfinished frames: one that is written meanwhile is in both, and counts once.
+    going_on.sort_by_key(|path| path.extension().is_some_and(|kind| kind == "trace"));
+    let copy = folder.join("copy");
+    for path in going_on {
+        match fs::copy(&path, &copy) {
+            Ok(_) => fs::rename(&copy, &path).at(&path, "replace")?,
+            // Its process has ended meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).at(&path, "copy"),
+        }
+    }
+    finish(folder, |_| false)
+}
+
 /// The process of a trace's file.
 pub(crate) fn process_of(name: &str) -> Option<u32> {
     Some(parse(name)?.0)
@@ -87,7 +119,7 @@ fn append(trace: &Path, open: &[PathBuf]) -> Result<usize, Error> {
         let mut bytes = nearpage_files::read(path, u64::MAX).at(path, "read")?;
         totals = totals.zip(open_counters(&bytes)).map(sum);
         if let Some(frame) = finish_frame(&mut bytes)
-            && !headers.iter().any(|header| frame.starts_with(header))
+            && !headers.iter().any(|header| is_of(header, frame))
         {
             (&file).write_all(frame).at(trace, "write")?;
             headers.extend(frame.first_chunk());
@@ -139,6 +171,24 @@ fn counters_frame(totals: [u64; COUNTERS], headers: &[Header]) -> Vec<u8> {
 }
 
 type Header = [u8; FRAME_HEADER_BYTES];
+
+/// Is this the header of the frame, perhaps from when it had fewer records?
+fn is_of(header: &Header, frame: &[u8]) -> bool {
+    let began = |header: FrameHeader| {
+        (
+            header.kind,
+            header.thread,
+            header.virtual_time,
+            header.time_ns,
+        )
+    };
+    let own = frame
+        .get(..FRAME_HEADER_BYTES)
+        .and_then(FrameHeader::from_bytes);
+    own.is_some_and(|own| {
+        FrameHeader::from_bytes(header).is_some_and(|header| began(header) == began(own))
+    })
+}
 
 /// Where the last whole frame ends, and all headers up to there.
 fn whole_frames(path: &Path, file: &File) -> Result<(u64, Vec<Header>), Error> {
@@ -241,6 +291,36 @@ mod tests {
         ];
         assert_eq!(left, [&traces[..], &["trace-13-2.trace"]].concat());
         assert_eq!(finish(folder.path(), alive).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_process_that_goes_on_changes_nothing_once_its_recording_is_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let whole = [&begins()[..], &sealed(0, b"one")].concat();
+        fs::write(at("trace-12-100.trace"), &whole).unwrap();
+        fs::write(
+            at("trace-12-100.0.open"),
+            open(0, b"one, when it was shorter"),
+        )
+        .unwrap();
+        fs::write(at("trace-12-100.1.open"), open(1, b"two")).unwrap();
+        let mut going_on = fs::OpenOptions::new()
+            .append(true)
+            .open(at("trace-12-100.trace"))
+            .unwrap();
+
+        // A frame that was written while the files were copied is in both.
+        assert_eq!(end(folder.path(), |pid| pid == 12).unwrap(), 1);
+        going_on.write_all(&sealed(1, b"two and more")).unwrap();
+        let expected = [&whole[..], &sealed(1, b"two")].concat();
+        assert_eq!(fs::read(at("trace-12-100.trace")).unwrap(), expected);
+        let mut left: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["ended", "trace-12-100.trace"]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
-use nearpage_recording::trace::{TraceOptions, Tracing, finish_frames};
+use nearpage_recording::trace::{TraceOptions, Tracing, end_traces};
 use nearpage_recording::{LogWriter, Metadata, NoLog, Source, ThreadPinning};
 
 pub(crate) use self::emulator::EMULATOR_PACKAGE;
@@ -119,7 +119,7 @@ pub fn trace(request: &TraceRequest) -> Result<Traced, Error> {
     let status = run_to_end(&words, environment)?;
     let end_ns = monotonic_ns();
     let alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
-    finish_frames(&folders.traces, alive)?;
+    end_traces(&folders.traces, alive)?;
     log.finish(Some(i32::from(status)), end_ns)?;
     if subject.is_guest && has_no_trace(&folders.traces)? {
         return Err(Error::NothingTraced);

@@ -125,7 +125,8 @@ pub use self::frames::{
     SYSTEM_MAGIC, finish_frame, open_counters, open_counters_words,
 };
 pub use self::records::{
-    CHILD_ENDED, MARK_OPTION, PIPE_SIGNAL, Record, Reference, ReferenceKind, SIGNALS_FILE, Served,
+    CHILD_ENDED, ENDED_FILE, MARK_OPTION, PIPE_SIGNAL, Record, Reference, ReferenceKind,
+    SIGNALS_FILE, Served,
 };
 pub use self::segments::{BEGIN_MARK, COUNT_AGAIN_MARK, END_MARK, LEAVE_OUT_MARK, Segment};
 

@@ -144,6 +144,10 @@ pub const PIPE_SIGNAL: u64 = 1 << 47;
 /// Beside the traces, while the program runs: what its processes tell each other of pipes.
 pub const SIGNALS_FILE: &str = "signals.shared";
 
+/// Beside the traces, once the recording is over: processes that go on begin no files there any more, and those that
+/// start from then on are not traced.
+pub const ENDED_FILE: &str = "ended";
+
 /// What a thread goes on after, where that is the end of a child process: this + its pid. Signals have
 /// lower numbers.
 pub const CHILD_ENDED: u64 = 1 << 48;
