@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::progress::Progress;
+use crate::record::quoted;
 use crate::{Usage, analysis, arguments, json, terminal};
 
 pub use table::to_text;
@@ -111,6 +112,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         let file = decided.file.as_deref().unwrap_or(&output);
         let file = printable(&file.to_string_lossy());
         terminal::print(&format!("{text}\nThe plan is in {file}\n"))?;
+        terminal::next(&format!("nearpage run --plan {} -- COMMAND", quoted(&file)));
     }
     Ok(ExitCode::SUCCESS)
 }

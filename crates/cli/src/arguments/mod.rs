@@ -30,6 +30,9 @@ pub use self::simulate::*;
 pub use self::system::*;
 pub use self::trace::*;
 
+/// Heading of options that only experiments need.
+const RESEARCH: &str = "Research";
+
 /// Put the pages of a program near the threads that use them.
 ///
 /// On a machine with several memory nodes, a program whose pages sit on the wrong node runs up to
@@ -95,15 +98,16 @@ pub enum Command {
     Import(Import),
     /// Write a recording for other tools: Parquet tables, or a profile for a viewer
     Export(Export),
-    /// Derive a lossy, sampled recording from a trace
-    Thin(Thin),
+    /// Derive from a trace what sampling hardware would have recorded
+    #[command(alias = "thin")]
+    Downsample(Downsample),
     /// Compare runs of a program: time, local share, objects that changed
     Compare(Compare),
     /// Measure recordings' page hints and plans against a reference's
     Evaluate(Evaluate),
     /// Replay a trace's misses on a machine, under placement policies
     Simulate(Simulate),
-    /// Look after running programs: sample, decide, move pages
+    /// Move pages while programs run: sample, decide, move, and stop where it does not help
     Live(Live),
     /// Run a command on a modelled machine, in modelled time
     Lab(Lab),
@@ -112,7 +116,6 @@ pub enum Command {
     /// List what this machine allows, and for each thing missing, cause and remedy
     Doctor(Doctor),
     /// Write man pages, JSON Schemas or shell completions
-    #[command(hide = true)]
     Generate(Generate),
 }
 

@@ -1,4 +1,4 @@
-//! `nearpage thin`: a lossy, sampled recording out of a full one.
+//! `nearpage downsample`: of a trace, what sampling hardware would have recorded.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,16 +10,17 @@ use nearpage_recording::{Recording, SampleCounts, ThreadIndex};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::arguments::{Event, Thin};
+use crate::arguments::{Downsample, Event};
 use crate::progress::Progress;
+use crate::record::quoted;
 use crate::{Usage, json, terminal};
 
-/// What `thin --json` prints.
+/// What `downsample --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ThinOutput {
+pub struct DownsampleOutput {
     /// Version of this form.
     version: u32,
-    /// Folder of the full recording.
+    /// Folder of the trace.
     input: PathBuf,
     /// Folder of the recording that was made.
     output: PathBuf,
@@ -27,7 +28,7 @@ pub struct ThinOutput {
     setting: Option<String>,
     /// Which accesses were kept, in words.
     kept: String,
-    /// Accesses of the full recording.
+    /// Accesses of the trace.
     input_accesses: u64,
     /// Accesses that were kept.
     kept_accesses: u64,
@@ -35,7 +36,7 @@ pub struct ThinOutput {
     notes: Vec<String>,
 }
 
-pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
+pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
     let thinning = thinning(&arguments)?;
     let recording = Recording::open(&arguments.recording)?;
     let tracing = recording.metadata.tracing.as_ref();
@@ -54,7 +55,7 @@ pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
     // A first pass for the totals, which tables have beside the accesses.
     let mut by_cpu: BTreeMap<(ThreadIndex, CpuId), u64> = BTreeMap::new();
     let counted = {
-        let _progress = Progress::new(format!("thinning {}", arguments.recording.display()));
+        let _progress = Progress::new(format!("downsampling {}", arguments.recording.display()));
         recording.thin(&thinning, |batch| {
             for (thread, cpu) in batch.thread.iter().zip(&batch.cpu) {
                 *by_cpu.entry((*thread, *cpu)).or_default() += 1;
@@ -77,20 +78,25 @@ pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
         thread.counts = counts(thread.cpus.iter().map(|(_, accesses)| accesses).sum());
     }
     {
-        let _progress = Progress::new(format!("thinning {}", arguments.recording.display()));
+        let progress = Progress::new(format!("downsampling {}", arguments.recording.display()));
+        let mut written = 0;
         Recording::write(
             &arguments.output,
             &metadata,
             &recording.machine,
             &tables,
             |writer| {
-                recording.thin(&thinning, |batch| writer.accesses(batch))?;
+                recording.thin(&thinning, |batch| {
+                    written += batch.thread.len() as u64;
+                    progress.done(written, counted);
+                    writer.accesses(batch)
+                })?;
                 Ok(())
             },
         )?;
     }
     if arguments.json {
-        json::print(&ThinOutput {
+        json::print(&DownsampleOutput {
             version: nearpage_recording::JSON_VERSION,
             input: arguments.recording,
             output: arguments.output,
@@ -109,6 +115,10 @@ pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
             recording.access_count(),
             arguments.output.display()
         ));
+        terminal::next(&format!(
+            "nearpage evaluate REFERENCE {}",
+            quoted(&arguments.output.to_string_lossy())
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -121,7 +131,7 @@ fn counts(accesses: u64) -> SampleCounts {
     }
 }
 
-fn thinning(arguments: &Thin) -> Result<Thinning, Usage> {
+fn thinning(arguments: &Downsample) -> Result<Thinning, Usage> {
     if arguments.setting.is_none() && arguments.every.is_none() {
         return Err(Usage(
             "say what to keep: --every N, or --setting NAME".to_owned(),
