@@ -1,11 +1,11 @@
-"""docs/reproduction.md from results: what must hold, and the papers' tables beside ours."""
+"""papers/reproduction.md from results: what must hold, and the papers' tables beside ours."""
 import glob
 import os
 import re
 
 from reproduction import ars, carrefour, charts, marathe, numamma, pictures, seeds, verghese
 
-RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "results")
+RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "benches", "results")
 
 # What begins a column of the time from when the second thread starts to the end.
 SEVERAL = "several threads: "
@@ -252,7 +252,7 @@ def text(results, left_out, matrix, further, drawing):
     sizes = [[one["workload"], one["machine"], *one["inputs"]] for one in results]
     parts = [
         "# The papers' policies, redone\n\n"
-        "Written by `benches/reproduce --quick`; do not edit. Every workload is traced with two inputs in emulation, each on the "
+        "Written by `papers/reproduce --quick`; do not edit. Every workload is traced with two inputs in emulation, each on the "
         "machine of the paper that ran it; all times are simulated. What is modelled and what is not: top of "
         "`crates/simulator/src/lib.rs`. What of the papers is not redone: the end of this page. In charts grey, or a diamond, is what is published.\n\n"
         f"{len(results)} pairs of workload and machine. Replaying them took {replaying:.0f} s of processor time; tracing took {tracing:.0f} s (of traces kept from before 2026-11-22: by the clock, beside other work).\n",
@@ -263,7 +263,7 @@ def text(results, left_out, matrix, further, drawing):
         f"- Runs take tens or hundreds of milliseconds for the papers' tens of seconds. `traffic`'s second between decisions, "
         f"its sampling interval and cost of a sample, and the kernel's scan periods and what a scan goes over are divided by {scale['time']}; caches beyond "
         f"the first level by {scale['caches']} (at least 16 KiB). Latencies, bandwidths, the cost of moving pages, thresholds and counts are as published.\n"
-        "- Free parameters, one value for all workloads: those at the end of [papers.md](papers.md), and of `auto` the margins in "
+        "- Free parameters, one value for all workloads: those at the end of [papers.md](../docs/papers.md), and of `auto` the margins in "
         "`crates/planner/src/auto/model.rs`, `crates/cli/src/replay_judge.rs` and `crates/cli/src/plan/layouts.rs`, what is a long phase (a tenth of the misses, "
         "`crates/cli/src/phases.rs`), which pages of code are hot (half and nine tenths of the cost, `crates/planner/src/auto/choice.rs`) and the parameters of "
         "`crates/online/src/auto`. Some choices came after first results of this page had been seen: "

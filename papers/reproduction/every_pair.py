@@ -140,10 +140,10 @@ def section(path, drawing):
     left_out = "".join(f"\nNot done: {', '.join(names)}: {reason}.\n" for reason, names in those.items())
     return (
         f"{HEADING}\n"
-        f"Written by `benches/reproduce --all`: {len({pair['workload'] for pair in pairs})} workloads on {len({pair['machine'] for pair in pairs})} "
+        f"Written by `papers/reproduce --all`: {len({pair['workload'] for pair in pairs})} workloads on {len({pair['machine'] for pair in pairs})} "
         f"presets, {len(pairs)} pairs, judged as those above. Every pair with its inputs and its time under each policy: "
         f"[{os.path.basename(path)}](../benches/results/{os.path.basename(path)}). Threads, layouts and inputs are in "
-        "`benches/reproduction/matrix.toml`, chosen before any policy's result was seen, sizes by the time that they take and their misses: as many threads as CPUs and eight at most, round the nodes where there are more "
+        "`papers/reproduction/matrix.toml`, chosen before any policy's result was seen, sizes by the time that they take and their misses: as many threads as CPUs and eight at most, round the nodes where there are more "
         "CPUs; caches beyond the first level a 64th, but 64 KiB at least. "
         f"Tracing took {tracing / 60:.0f} minutes of processor time, {tracing / 120:.1f} on two cores, and replaying {replaying / 60:.0f}, {replaying / 120:.1f} "
         "on two cores; the aims are 30 and 10.\n"

@@ -1,6 +1,6 @@
 """Verghese, Devine, Gupta, Rosenblum: Tables 5 and 7 to 12 and the figures of §6 and §7.
 
-For Raytrace and Splash here; for Engineering, Database and the kernel of Pmake in benches/real_programs, which
+For Raytrace and Splash here; for Engineering, Database and the kernel of Pmake in papers/trace_real_programs, which
 has programs of today for these. On his machines as published: no cache is divided. Of ours, what counts begins
 after initialisation, as his checkpoints do (§5). Times are sums over processors without what these wait, as his cumulative CPU time.
 """
