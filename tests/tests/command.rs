@@ -1344,6 +1344,12 @@ fn help_and_man_pages_come_from_the_definitions() {
             "docs/man is out of date: nearpage generate man docs/man"
         );
     }
+    let page = nearpage_tests::repository().join("docs/reference/commands.md");
+    assert_eq!(
+        fs::read_to_string(page).unwrap(),
+        case.nearpage(["generate", "commands"]).success().stdout,
+        "out of date: nearpage generate commands >docs/reference/commands.md"
+    );
     for shell in ["bash", "zsh", "fish"] {
         let script = case
             .nearpage(["generate", "completions", shell])
