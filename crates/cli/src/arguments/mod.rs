@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_of_the_documents_parse() {
+    fn command_lines_that_no_test_runs_parse() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let guide = fs::read_dir(root.join("docs/guide")).expect("a folder");
         let pages = guide.map(|entry| entry.expect("an entry").path());
@@ -209,7 +209,9 @@ mod tests {
         for page in pages.chain([root.join("README.md"), root.join("docs/lab.md")]) {
             let text = fs::read_to_string(&page).expect("text");
             // Every second part is a block of code.
-            for block in text.split("```").skip(1).step_by(2) {
+            // Those of `console` are run by a test.
+            let blocks = text.split("```").skip(1).step_by(2);
+            for block in blocks.filter(|block| !block.starts_with("console")) {
                 let commands = block.lines().map(|line| line.trim_start_matches("$ "));
                 for line in commands.filter(|line| line.starts_with("nearpage ")) {
                     // Columns of a list of commands begin after two spaces.
@@ -222,7 +224,7 @@ mod tests {
                 }
             }
         }
-        assert!(lines > 20, "only {lines} command lines found");
+        assert!(lines > 5, "only {lines} command lines found");
     }
 
     #[test]
