@@ -1,6 +1,6 @@
 # mark begin|end: says in a guest what is to be traced (trace --markers -- qemu-system-x86_64 …).
 # gcc -nostdlib -static -o mark mark.S: it needs nothing of where it runs. The marks are instructions
-# that do nothing, nopl 0x314d504e(%rax,%rax,1) and its like; docs/formats.md has them.
+# that do nothing, nopl 0x314d504e(%rax,%rax,1) and its like; docs/reference/recording-format.md has them.
     .globl _start
 _start:
     mov 16(%rsp), %rax

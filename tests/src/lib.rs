@@ -7,6 +7,7 @@
 //!   mapping and page by page.
 //!
 //! - [`Browser`]: a real Chromium, for the page.
+//! - [`documents`]: pages whose command lines are run.
 //! - [`chaos`]: real programs under nearpage while things go wrong around them.
 //! - [`generated`]: programs whose accesses are known, and what plans for them are worth.
 //! - [`mutated`]: recordings that lie, under each command that reads recordings.
@@ -33,6 +34,7 @@
 mod browser;
 mod case;
 pub mod chaos;
+pub mod documents;
 pub mod generated;
 mod guest;
 mod inspection;

@@ -200,7 +200,7 @@ fn the_whole_loop_on_triad() {
     let live = case.nearpage([&["plan", "triad.nearpage"], &words[..]].concat());
     let line = "--live: triad.nearpage cannot be replayed on opteron-4";
     assert!(live.success().stdout.contains(line));
-    assert!(!case.read("live.toml").contains("[live]"));
+    assert!(!case.read("live.toml").contains("[online_migration]"));
 
     let mut run = case.command(nearpage_path());
     run.args(["run", "--plan", "triad.toml", "--"])
@@ -237,10 +237,15 @@ fn a_plan_may_have_its_program_looked_after() {
     let placed = run("p.toml", &[]).success();
     assert!(placed.stdout.contains("checksum"), "{placed}");
     // Where nothing can be sampled, it says so.
-    assert_eq!(placed.stderr.matches("looked after").count(), 1, "{placed}");
+    assert_eq!(
+        placed.stderr.matches("online migration").count(),
+        1,
+        "{placed}"
+    );
     let quiet = run("p.toml", &["-q"]).success();
     assert_eq!(quiet.stderr, "");
-    let line = "the plan's [live] has `budget`, and `auto` has no parameter of that name";
+    let line =
+        "the plan's [online_migration] has `budget`, and `auto` has no parameter of that name";
     says(run("wrong.toml", &[]), 1, &[line]);
     // Its status and its end are the command's.
     let placed = |command: &[&str]| {
@@ -401,7 +406,7 @@ fn a_plan_is_autos_unless_told_and_says_what_it_assumed() {
     let assumed = unmeasured["assumed"].as_str().unwrap();
     assert!(
         assumed.starts_with("no bandwidths are known of opteron-4")
-            && assumed.ends_with("`nearpage machine --measure`"),
+            && assumed.ends_with("`nearpage machine measure`"),
         "{assumed}"
     );
     assert_eq!(plan("carrefour-a")["assumed"], Value::Null);
@@ -701,7 +706,7 @@ fn the_rest_is_placed_in_every_process_of_the_command() {
     assert!(
         placed
             .stderr
-            .contains("--place 'rest=interleave': policy set in 2 processes\n"),
+            .contains("--place 'unmatched=interleave': policy set in 2 processes\n"),
         "{placed}"
     );
     let left = run(&["rest=first-touch"]).success();
@@ -711,12 +716,12 @@ fn the_rest_is_placed_in_every_process_of_the_command() {
             .contains("left to first touch, as planned, in 2 processes"),
         "{left}"
     );
-    says(run(&["rest=node:9"]), 1, &["rest=node:9", "no node 9"]);
-    says(run(&["rest=block"]), 2, &["the rest can be"]);
+    says(run(&["rest=node:9"]), 1, &["unmatched=node:9", "no node 9"]);
+    says(run(&["rest=block"]), 2, &["unmatched memory can be"]);
     says(
         run(&["rest=interleave", "rest=node:0"]),
         2,
-        &["rest=node:0", "said twice", "rest=interleave"],
+        &["unmatched=node:0", "said twice", "unmatched=interleave"],
     );
 }
 
@@ -1339,6 +1344,12 @@ fn help_and_man_pages_come_from_the_definitions() {
             "docs/man is out of date: nearpage generate man docs/man"
         );
     }
+    let page = nearpage_tests::repository().join("docs/reference/commands.md");
+    assert_eq!(
+        fs::read_to_string(page).unwrap(),
+        case.nearpage(["generate", "commands"]).success().stdout,
+        "out of date: nearpage generate commands >docs/reference/commands.md"
+    );
     for shell in ["bash", "zsh", "fish"] {
         let script = case
             .nearpage(["generate", "completions", shell])

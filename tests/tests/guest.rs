@@ -755,7 +755,7 @@ fn the_rest_is_spread_and_stacks_and_placed_objects_are_not() {
 
     let said = case.read("rest.err");
     assert!(
-        said.contains("--place 'rest=interleave': policy set in 2 processes\n"),
+        said.contains("--place 'unmatched=interleave': policy set in 2 processes\n"),
         "{said}"
     );
     let said = case.read("rest_plan.err");
@@ -1110,7 +1110,7 @@ fn what_a_plan_placed_is_looked_after() {
     let there = &*IN_GUEST;
     let said = there.case.read("looked_after.err");
     assert!(
-        said.contains("looked after by auto, as the plan says: "),
+        said.contains("online migration by auto, as the plan asks: "),
         "{said}"
     );
     let moved = said.split("as the plan says: ").nth(1).expect("a count");
@@ -1136,7 +1136,7 @@ fn a_killed_daemon_leaves_the_program_to_itself() {
     assert!(moved(&live_log("killed.log")) > 0);
     let second = IN_GUEST.case.read("second.err");
     assert!(
-        second.contains("is looked after by another nearpage live"),
+        second.contains("is served by another nearpage live"),
         "{second}"
     );
 }

@@ -378,3 +378,32 @@ fn every_node_is_measured_from_every_node_with_cpus() {
     }
     assert_eq!(bound, ["0", "1", "2"].map(str::to_owned).into(), "{seen}");
 }
+
+#[test]
+fn options_of_before_machine_had_subcommands_still_work() {
+    let case = Case::new("machine of 0.1");
+    let out = |words: &[&str]| case.nearpage(words).success().stdout;
+    for (before, now) in [
+        (
+            &["machine", "--machine", "opteron-4"][..],
+            &["machine", "show", "opteron-4"][..],
+        ),
+        (&["machine", "--toml"], &["machine", "show", "--toml"]),
+        (&["machine"], &["machine", "show"]),
+    ] {
+        assert_eq!(out(before), out(now), "{before:?}");
+    }
+    let help = out(&["machine", "--help"]);
+    assert!(
+        !help.contains("--measure") && help.contains("measure"),
+        "{help}"
+    );
+    for (option, command) in [("--measure", "measure"), ("--calibrate", "calibrate")] {
+        for words in [["machine", option], ["machine", command]] {
+            let json = case.nearpage([&words[..], &["--quick", "--json"]].concat());
+            assert!(json.success().stdout.starts_with('{'), "{words:?}");
+        }
+    }
+    let quick = case.nearpage(["machine", "--quick"]);
+    quick.says(2, &["--quick", "measure"]);
+}

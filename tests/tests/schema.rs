@@ -134,8 +134,8 @@ fn full_recordings_are_as_their_schemas_say() {
     assert!(together["results"][0]["program_ns"].is_array());
     let thinned = nearpage(
         &case,
-        "thin",
-        &["thin", "compact", "-o", "tenth", "--every", "10"],
+        "downsample",
+        &["downsample", "compact", "-o", "tenth", "--every", "10"],
     );
     assert!(thinned["kept_accesses"].as_u64() < thinned["input_accesses"].as_u64());
     nearpage(&case, "report", &["report", "tenth"]);

@@ -386,9 +386,11 @@ fn a_plan_changes_with_a_long_phase() {
     // Looked after, too, which may cost a third of what a plan has to save.
     case.write("whole.toml", whole);
     let (looked_after, text) = planned("first", &["--live"]);
-    let (_, live) = looked_after.split_once("\n[live]\n").expect("a table");
+    let (_, live) = looked_after
+        .split_once("\n[online_migration]\n")
+        .expect("a table");
     assert!(live.contains("replication = 0\n"), "{looked_after}");
-    let line = "auto looks after the program while it runs, with ";
+    let line = "auto moves pages while the program runs, with ";
     assert!(text.contains(line), "{text}");
     case.write("live.toml", &looked_after);
     let found = results(&case, &["--policy", "plan:whole.toml,plan:live.toml"]);
@@ -408,7 +410,8 @@ fn a_plan_changes_with_a_long_phase() {
         looked_after.replace("replication", "replicas"),
     );
     let refused = case.nearpage(["simulate", "full", "--policy", "plan:wrong.toml"]);
-    let line = "the plan's [live] has `replicas`, and `auto` has no parameter of that name";
+    let line =
+        "the plan's [online_migration] has `replicas`, and `auto` has no parameter of that name";
     assert!(refused.exits(1).stderr.contains(line));
 }
 

@@ -231,7 +231,7 @@ fn programs_of_another_c_library_are_recorded_and_placed() {
 }
 
 #[test]
-fn the_librarys_own_memory_is_not_the_programs() {
+fn memory_of_the_library_does_not_count() {
     let case = Case::new("bare");
     let Some(_) = walk(&case, "walk", "cc", &["-DBARE"]) else {
         return;

@@ -20,7 +20,7 @@ const SHOWN = 20;
 function notCounted(plan: Plan): string {
   const parts = [
     ...(plan.phases.length > 0 ? [`what changes when ${plan.phases.map((phase) => phase.function).join(", ")} begin${plan.phases.length === 1 ? "s" : ""}`] : []),
-    ...(plan.online_migration !== null ? ["that auto looks after the program while it runs"] : []),
+    ...(plan.online_migration !== null ? ["that auto moves pages while the program runs"] : []),
   ];
   return parts.length > 0 ? ` Not counted here: ${parts.join(", and ")}.` : "";
 }

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::arguments::{Export, ExportFormat};
 use crate::progress::Progress;
+use crate::record::quoted;
 use crate::whole_file::WholeFile;
 use crate::{Usage, json, terminal};
 
@@ -102,6 +103,17 @@ fn told(arguments: &Export, Written { accesses, dropped }: Written) -> anyhow::R
         several(accesses, "access"),
         arguments.output.display()
     ));
+    let file = quoted(&arguments.output.to_string_lossy());
+    match arguments.to {
+        ExportFormat::Parquet => terminal::next(&format!("nearpage report {file}")),
+        ExportFormat::PerfScript => terminal::next(&format!("nearpage import {file}")),
+        ExportFormat::Pprof => {
+            terminal::next(&format!("go tool pprof -tagroot object,level {file}"));
+        }
+        ExportFormat::Firefox => terminal::say("next: open it at profiler.firefox.com"),
+        ExportFormat::Perfetto => terminal::say("next: open it at ui.perfetto.dev"),
+        ExportFormat::Csv => {}
+    }
     Ok(())
 }
 
@@ -125,16 +137,20 @@ fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {
         arguments.recording.to_string_lossy()
     ));
     {
-        let _progress = Progress::new(format!("exporting {}", arguments.recording.display()));
+        let progress = Progress::new(format!("exporting {}", arguments.recording.display()));
+        let (mut exported, all) = (0, recording.access_count());
         Recording::write(
             &arguments.output,
             &metadata,
             &recording.machine,
             &recording.tables,
             |writer| {
-                recording
-                    .accesses()
-                    .try_for_each(|batch| writer.accesses(&batch?))
+                recording.accesses().try_for_each(|batch| {
+                    let batch = batch?;
+                    exported += batch.thread.len() as u64;
+                    progress.done(exported, all);
+                    writer.accesses(&batch)
+                })
             },
         )
         .and_then(|()| recording.copy_names(&arguments.output))

@@ -59,14 +59,15 @@ impl Ranks {
             names: ObjectNames::default(),
             machines: BTreeMap::new(),
         };
-        let all = job.ranks.len();
+        let all = job.ranks.len() as u64;
+        let progress = Progress::new("reading ranks".to_owned());
         let mut failure = None;
         let mut number = 0;
         let notes = &mut job.notes;
         job.ranks.retain(|rank| {
             number += 1;
-            let _progress =
-                Progress::new(format!("reading rank {} ({number} of {all})", rank.rank));
+            progress.say(format!("reading rank {}", rank.rank));
+            progress.done(number - 1, all);
             let analysis = match Analysis::of(&rank.folder, operations) {
                 Ok(analysis) => analysis,
                 Err(error) => {

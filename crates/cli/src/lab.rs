@@ -73,7 +73,7 @@ pub fn main(arguments: Lab) -> anyhow::Result<ExitCode> {
     };
     let quiet = arguments.quiet || json || arguments.shell;
     let run = {
-        let _progress = (!quiet).then(|| Progress::new("in the lab".to_owned()));
+        let _progress = (!quiet).then(|| Progress::beside_command("in the lab".to_owned()));
         lab(&options, &print)?
     };
     let status = run.status;

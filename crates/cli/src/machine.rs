@@ -17,27 +17,28 @@ use serde::Serialize;
 
 pub use list::MachineList;
 
-use crate::arguments::MachineCommand;
+use crate::arguments::{Calibration, MachineCommand, MachineForm};
 use crate::progress::Progress;
+use crate::record::quoted;
 use crate::terminal;
 use crate::whole_file::WholeFile;
 use crate::{Usage, arguments, json};
 
 const SYS: &str = "/sys";
 
-/// What `machine --json` prints: a machine, with the keys of a machine file.
+/// What `machine show --json` prints: a machine, with the keys of a machine file.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct MachineOutput {
     /// Version of this form.
     version: u32,
     #[serde(flatten)]
     machine: Machine,
-    /// Of `--measure`: standard deviation of the latency over the rounds, row: CPU's node, column: memory's.
+    /// Of `machine measure`: standard deviation of the latency over the rounds, row: CPU's node, column: memory's.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_deviation_ns: Option<Matrix>,
 }
 
-/// What `machine --calibrate --json` prints.
+/// What `machine calibrate --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct CalibrationOutput {
     /// Version of this form.
@@ -88,62 +89,51 @@ struct SamplingCalibration {
 }
 
 pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
-    match arguments.command {
-        Some(MachineCommand::List { json }) => return list::main(json),
-        Some(MachineCommand::Import {
-            files,
-            output,
-            json,
-            toml,
-        }) => {
-            if let Some(output) = &output {
-                WholeFile::check(output)?;
-            }
-            let file = output.as_deref();
-            return Output { file, json, toml }.show(import(&files)?, None);
-        }
-        None => {}
-    }
-    if arguments.quick && !arguments.measure && !arguments.calibrate {
-        return Err(Usage("--quick goes with --measure or --calibrate".to_owned()).into());
-    }
-    if arguments.calibrate {
-        return calibrate(&arguments);
-    }
+    let command = arguments
+        .command
+        .or_else(|| arguments.before.subcommand())
+        .ok_or_else(|| Usage("--quick goes with `machine measure` or `calibrate`".to_owned()))?;
     // Before a minute of measuring, not after it.
-    if let Some(output) = &arguments.output {
-        WholeFile::check(output)?;
+    if let MachineCommand::Show { output, .. }
+    | MachineCommand::Measure { output, .. }
+    | MachineCommand::Import { output, .. } = &command
+        && let Some(file) = &output.output
+    {
+        WholeFile::check(file)?;
     }
-    let measured = arguments
-        .measure
-        .then(|| measure(arguments.quick))
-        .transpose()?;
-    let machine = match (&arguments.sysfs, &measured) {
-        (Some(root), _) => Machine::from_sysfs(root)?,
-        (None, Some(measured)) => measured.machine.clone(),
-        (None, None) => read(&arguments.machine)?,
-    };
-    let output = Output {
-        file: arguments.output.as_deref(),
-        json: arguments.json,
-        toml: arguments.toml,
-    };
-    output.show(machine, measured)
+    match command {
+        MachineCommand::List { json } => list::main(json),
+        MachineCommand::Calibrate(how) => calibrate(how),
+        MachineCommand::Import { files, output } => output.show(import(&files)?, None),
+        MachineCommand::Measure { quick, output } => {
+            let measured = measure(quick)?;
+            output.show(measured.machine.clone(), Some(measured))
+        }
+        MachineCommand::Show {
+            machine,
+            sysfs,
+            output,
+        } => {
+            let machine = match sysfs {
+                Some(root) => Machine::from_sysfs(&root)?,
+                None => read(&machine)?,
+            };
+            output.show(machine, None)
+        }
+    }
 }
 
-/// How a machine is shown.
-struct Output<'a> {
-    /// It is written there, too.
-    file: Option<&'a Path>,
-    json: bool,
-    toml: bool,
-}
-
-impl Output<'_> {
+impl MachineForm {
     /// Prints a machine, with what its measurement says of itself, and writes it to the file.
     fn show(self, machine: Machine, measured: Option<Measured>) -> anyhow::Result<ExitCode> {
-        if let Some(file) = self.file {
+        if let Some(file) = &self.output {
             WholeFile::write(file, machine.to_toml().as_bytes())?;
+            if !self.json {
+                terminal::next(&format!(
+                    "nearpage plan RECORDING --machine {}",
+                    quoted(&file.to_string_lossy())
+                ));
+            }
         }
         if self.json {
             json::print(&MachineOutput {
@@ -226,8 +216,8 @@ fn measure(quick: bool) -> anyhow::Result<Measured> {
 }
 
 /// Prints what placement and samples cost here.
-fn calibrate(arguments: &arguments::Machine) -> anyhow::Result<ExitCode> {
-    let quick = arguments.quick;
+fn calibrate(how: Calibration) -> anyhow::Result<ExitCode> {
+    let Calibration { quick, json } = how;
     let effort = if quick { Effort::QUICK } else { Effort::FULL };
     let sys = Path::new(SYS);
     let measurement = Measurement::new(Machine::local(sys)?, effort, sys)?;
@@ -242,7 +232,7 @@ fn calibrate(arguments: &arguments::Machine) -> anyhow::Result<ExitCode> {
     let samples = calibrate_samples();
     let cost_ns = samples.as_ref().ok().and_then(|found| found.sample_cost_ns);
     let rate_hz = samples.as_ref().ok().map(|found| found.default_rate_hz());
-    if arguments.json {
+    if json {
         json::print(&CalibrationOutput {
             version: nearpage_recording::JSON_VERSION,
             placing: PlacingCalibration {

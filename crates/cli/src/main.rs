@@ -5,6 +5,7 @@ mod analysis;
 mod arguments;
 mod compare;
 mod doctor;
+mod downsample;
 mod evaluate;
 mod export;
 mod generate;
@@ -24,7 +25,6 @@ mod schema;
 mod simulate;
 mod stack;
 mod terminal;
-mod thin;
 mod trace;
 mod view;
 mod whole_file;
@@ -108,7 +108,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Optimize(arguments) => optimize::main(arguments),
         Command::Import(arguments) => import::main(arguments),
         Command::Export(arguments) => export::main(arguments),
-        Command::Thin(arguments) => thin::main(arguments),
+        Command::Downsample(arguments) => downsample::main(arguments),
         Command::Compare(arguments) => compare::main(arguments),
         Command::Evaluate(arguments) => evaluate::main(arguments),
         Command::Simulate(arguments) => simulate::main(arguments),

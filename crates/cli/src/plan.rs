@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::progress::Progress;
+use crate::record::quoted;
 use crate::{Usage, analysis, arguments, json, terminal};
 
 pub use table::to_text;
@@ -100,19 +101,44 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         })?;
         return Ok(ExitCode::SUCCESS);
     }
-    for decided in &plans {
+    show(&plans, several.as_ref(), &output, &command_of(&analyses[0]))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the plans, and how to run `command` with each.
+fn show(
+    plans: &[DecidedPlan],
+    several: Option<&Several>,
+    output: &Path,
+    command: &str,
+) -> anyhow::Result<()> {
+    for decided in plans {
         let mut text = to_text(decided, terminal::width());
-        let of_several = match &several {
+        let of_several = match several {
             Some(Several::Layouts(choice)) => Some(choice::to_text(choice)),
             Some(Several::Inputs(inputs)) => Some(inputs::to_text(inputs)),
             None => None,
         };
         text.extend(of_several.map(|words| format!("\n{words}")));
-        let file = decided.file.as_deref().unwrap_or(&output);
+        let file = decided.file.as_deref().unwrap_or(output);
         let file = printable(&file.to_string_lossy());
         terminal::print(&format!("{text}\nThe plan is in {file}\n"))?;
+        terminal::next(&format!(
+            "nearpage run --plan {} -- {command}",
+            quoted(&file)
+        ));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// What was recorded, as it would be typed.
+fn command_of(analysis: &Analysis) -> String {
+    let words = &analysis.recording.metadata.command;
+    let typed: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    match typed.is_empty() {
+        true => "COMMAND".to_owned(),
+        false => typed.join(" "),
+    }
 }
 
 /// What several recordings came to.

@@ -1,18 +1,27 @@
-//! A line on standard error for what takes longer than two seconds, where people are watching.
+//! What is going on, for work that takes long: a line on a terminal after two seconds, and where standard error is no
+//! terminal a line every ten seconds once the work has taken thirty.
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, stderr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, spawn};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nearpage_report::printable;
 
+use crate::terminal;
+
+/// Work that is done sooner shows nothing on a terminal.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Work that is done sooner says nothing in a log.
+const PATIENCE_OF_LOGS: Duration = Duration::from_secs(30);
+/// Between two lines on a terminal, and in a log.
+const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD_OF_LOGS: Duration = Duration::from_secs(10);
 
 /// Says what is going on, and for how long, until it is dropped.
 pub struct Progress {
-    doing: Arc<Mutex<String>>,
+    bar: ProgressBar,
     end: Option<Sender<()>>,
     line: Option<JoinHandle<()>>,
 }
@@ -20,33 +29,46 @@ pub struct Progress {
 impl Progress {
     /// `doing` is what follows "nearpage: ": "reading r.nearpage".
     pub fn new(doing: String) -> Self {
-        let doing = Arc::new(Mutex::new(doing));
-        if !std::io::stderr().is_terminal() {
-            return Self {
-                doing,
-                end: None,
-                line: None,
-            };
+        match stderr().is_terminal() {
+            true => Self::begin(doing, Some((PATIENCE, PERIOD))),
+            false => Self::begin(doing, Some((PATIENCE_OF_LOGS, PERIOD_OF_LOGS))),
         }
+    }
+
+    /// The same while a command of the user's runs, whose standard error is not to have lines of ours in it.
+    pub fn beside_command(doing: String) -> Self {
+        let is_watched = stderr().is_terminal();
+        Self::begin(doing, is_watched.then_some((PATIENCE, PERIOD)))
+    }
+
+    /// `lines`: how long the first line waits, and each further one; none: nobody is told.
+    fn begin(doing: String, lines: Option<(Duration, Duration)>) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        bar.set_style(style("nearpage: {msg}, {elapsed}"));
+        bar.set_message(printable(&doing));
+        let Some((patience, period)) = lines else {
+            let (end, line) = (None, None);
+            return Self { bar, end, line };
+        };
         let (end, ended) = channel();
-        let current = doing.clone();
+        let shown = bar.clone();
         let line = spawn(move || {
-            let started = Instant::now();
-            let mut wait = PATIENCE;
-            let mut shown = false;
+            let mut wait = patience;
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
-                let doing = printable(&current.lock().expect("nobody panics holding it"));
-                let seconds = started.elapsed().as_secs();
-                let _ = write!(stderr(), "\r\x1b[Knearpage: {doing}, {seconds} s");
-                shown = true;
-                wait = Duration::from_secs(1);
+                if stderr().is_terminal() {
+                    if shown.is_hidden() {
+                        shown.set_draw_target(ProgressDrawTarget::stderr());
+                    }
+                    shown.tick();
+                } else {
+                    terminal::say(&in_words(&shown));
+                }
+                wait = period;
             }
-            if shown {
-                let _ = write!(stderr(), "\r\x1b[K");
-            }
+            shown.finish_and_clear();
         });
         Self {
-            doing,
+            bar,
             end: Some(end),
             line: Some(line),
         }
@@ -54,7 +76,34 @@ impl Progress {
 
     /// What is going on now.
     pub fn say(&self, doing: String) {
-        *self.doing.lock().expect("nobody panics holding it") = doing;
+        self.bar.set_message(printable(&doing));
+    }
+
+    /// How much is done, in any unit.
+    pub fn done(&self, done: u64, of_all: u64) {
+        if self.bar.length() != Some(of_all) {
+            self.bar.set_length(of_all);
+            self.bar
+                .set_style(style("nearpage: {msg}, {percent} %, {eta} left"));
+        }
+        self.bar.set_position(done);
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("a template of ours")
+}
+
+/// A line for a log.
+fn in_words(bar: &ProgressBar) -> String {
+    let (doing, seconds) = (bar.message(), bar.elapsed().as_secs());
+    match bar.length() {
+        Some(all) if all > 0 => format!(
+            "{doing}, {} % in {seconds} s, {} s left",
+            100 * bar.position() / all,
+            bar.eta().as_secs()
+        ),
+        _ => format!("{doing}, {seconds} s"),
     }
 }
 
@@ -64,5 +113,22 @@ impl Drop for Progress {
         if let Some(line) = self.line.take() {
             let _ = line.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_have_the_share_where_it_is_known() {
+        let progress = Progress::beside_command("reading r\x1b[2J".to_owned());
+        assert_eq!(in_words(&progress.bar), "reading r\u{fffd}[2J, 0 s");
+        progress.done(1, 4);
+        let words = in_words(&progress.bar);
+        assert!(
+            words.starts_with("reading r\u{fffd}[2J, 25 % in 0 s, "),
+            "{words}"
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nearpage_machine::several;
 use nearpage_recording::{Finished, Launched, RateChange, Recording, SampleCounts};
+use nearpage_report::asks_nothing;
 use nearpage_runner::{
     ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, expand_output,
     launched, observe, replace_by,
@@ -282,17 +283,17 @@ pub fn small_allocations(all: bool) -> SmallAllocations {
 /// What was recorded, in a few lines on standard error, where it can't mix with the command's
 /// output.
 fn say(observed: &Observed, output: &Path) {
-    for note in &observed.notes {
+    for note in observed.notes.iter().filter(|note| !asks_nothing(note)) {
         terminal::say(note);
     }
     let counts = &observed.counts;
     let of_samples = |count: u64| 100.0 * count as f64 / counts.samples.max(1) as f64;
     terminal::say(&format!(
-        "recorded {:.1} s {}, {} in user mode: {} ({:.0} %), {} compute, {} undecoded; {} lost",
+        "recorded {:.1} s {}, {} in user mode: {} of accesses ({:.0} %), {} of computation, {} undecoded; {} lost",
         observed.elapsed.as_secs_f64(),
         pace(observed),
         several(counts.samples, "sample"),
-        several(counts.accesses, "access"),
+        counts.accesses,
         of_samples(counts.accesses),
         counts.compute,
         counts.undecoded,
@@ -312,8 +313,8 @@ fn say(observed: &Observed, output: &Path) {
         Finished::Deferred => " (its tables are made when it is first opened)",
     };
     terminal::say(&format!("the recording is in {}{later}", output.display()));
-    terminal::say(&format!(
-        "next: nearpage report {}",
+    terminal::next(&format!(
+        "nearpage report {}",
         quoted(&output.to_string_lossy())
     ));
 }
@@ -323,7 +324,7 @@ fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
     if launched.rank > 0 {
         return;
     }
-    for note in &observed.notes {
+    for note in observed.notes.iter().filter(|note| !asks_nothing(note)) {
         terminal::say(note);
     }
     terminal::say(&format!(
@@ -332,7 +333,7 @@ fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
     ));
     if let Some(job) = output.parent().filter(|job| !job.as_os_str().is_empty()) {
         let job = quoted(&job.to_string_lossy());
-        terminal::say(&format!("next: nearpage report {job}"));
+        terminal::next(&format!("nearpage report {job}"));
     }
 }
 

@@ -11,6 +11,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
 use crate::doctor::DoctorOutput;
+use crate::downsample::DownsampleOutput;
 use crate::evaluate::EvaluateOutput;
 use crate::export::ExportOutput;
 use crate::import::ImportOutput;
@@ -21,7 +22,6 @@ use crate::optimize::OptimizeOutput;
 use crate::plan::PlanOutput;
 use crate::record::RecordOutput;
 use crate::run::RunOutput;
-use crate::thin::ThinOutput;
 
 /// Writes a file for each output.
 pub fn write(directory: &Path) -> io::Result<()> {
@@ -53,7 +53,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("report-job", of::<JobReportOutput<'_>>()),
         ("run", of::<RunOutput>()),
         ("simulate", of::<SimulationOutput<'_>>()),
-        ("thin", of::<ThinOutput>()),
+        ("downsample", of::<DownsampleOutput>()),
     ]
 }
 

@@ -148,6 +148,7 @@ fn print(arguments: &Simulate, simulation: &Simulation) -> anyhow::Result<()> {
     })?;
     if let Some(path) = &arguments.html {
         WholeFile::write(path, simulation_html(simulation).as_bytes())?;
+        terminal::say(&format!("next: open {} in a browser", path.display()));
     }
     Ok(())
 }

@@ -2,17 +2,29 @@
 
 use std::io::{IsTerminal, Write};
 
-use nearpage_report::printable;
+use nearpage_report::{printable, wrapped};
+
+/// Fewer columns than this are a terminal that does not know.
+const COLUMNS_MIN: u16 = 20;
 
 /// Columns of the terminal on standard output, `COLUMNS` where there is none, else 80 (100 in a
 /// pipe, where nothing wraps).
 pub fn width() -> usize {
-    if let Some(columns) = std::env::var("COLUMNS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-    {
-        return columns;
-    }
+    asked_width()
+        .or_else(|| columns_of(libc::STDOUT_FILENO))
+        .unwrap_or_else(|| match std::io::stdout().is_terminal() {
+            true => 80,
+            false => 100,
+        })
+}
+
+/// `COLUMNS`, where it says a number.
+fn asked_width() -> Option<usize> {
+    std::env::var("COLUMNS").ok()?.parse().ok()
+}
+
+/// Columns of the terminal behind a descriptor.
+fn columns_of(descriptor: i32) -> Option<usize> {
     let mut size = libc::winsize {
         ws_row: 0,
         ws_col: 0,
@@ -20,12 +32,8 @@ pub fn width() -> usize {
         ws_ypixel: 0,
     };
     // SAFETY: the kernel fills in the struct that is passed.
-    let answered = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } == 0;
-    match size.ws_col {
-        columns if answered && columns >= 20 => columns.into(),
-        _ if std::io::stdout().is_terminal() => 80,
-        _ => 100,
-    }
+    let answered = unsafe { libc::ioctl(descriptor, libc::TIOCGWINSZ, &mut size) } == 0;
+    (answered && size.ws_col >= COLUMNS_MIN).then(|| size.ws_col.into())
 }
 
 /// May standard output carry colour? (A terminal, and neither `NO_COLOR` nor a dumb one.)
@@ -36,9 +44,20 @@ pub fn colour() -> bool {
 }
 
 /// Says a line on standard error, where it can't mix with results. Names in it, of files, programs and machines, may
-/// have any character, and move no cursor. Whether anybody reads it or not.
+/// have any character, and move no cursor. Whether anybody reads it or not. Words wrap on a terminal, and where
+/// `COLUMNS` says how wide lines are.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "nearpage: {}", printable(line));
+    let line = format!("nearpage: {}", printable(line));
+    let line = match asked_width().or_else(|| columns_of(libc::STDERR_FILENO)) {
+        Some(columns) => wrapped(&line, columns.max(COLUMNS_MIN.into())),
+        None => line,
+    };
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Says which command to type next.
+pub fn next(command: &str) {
+    say(&format!("next: {command}"));
 }
 
 /// Prints all of a text on standard output, which an error names.

@@ -116,8 +116,8 @@ fn say(recording: &Recording, output: &Path, traced: Traced) {
         ));
     }
     terminal::say(&format!("the recording is in {}", output.display()));
-    terminal::say(&format!(
-        "next: nearpage report {}",
+    terminal::next(&format!(
+        "nearpage report {}",
         quoted(&output.to_string_lossy())
     ));
 }

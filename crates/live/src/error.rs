@@ -8,7 +8,7 @@ pub enum Error {
     Sampler(#[from] nearpage_sampler::Error),
     #[error(transparent)]
     Parameter(#[from] ParameterError),
-    #[error("process {pid} is looked after by another nearpage live; end that one first")]
+    #[error("process {pid} is served by another nearpage live; end that one first")]
     Taken { pid: u32 },
     #[error("{name}, line {line}: {what}")]
     Log {

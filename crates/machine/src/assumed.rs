@@ -46,7 +46,7 @@ impl Machine {
         machine.memory.bandwidth_bytes_per_s = Some(bytes_per_s);
         let words = format!(
             "no bandwidths are known of {}; its memory is assumed to be half busy when all CPUs of a node \
-             wait for it ({:.1} GB/s a node): measure it with `nearpage machine --measure`",
+             wait for it ({:.1} GB/s a node): measure it with `nearpage machine measure`",
             self.name,
             bytes_per_s / 1e9
         );

@@ -64,7 +64,7 @@ pub enum Error {
         known: String,
     },
     #[error(
-        "--place '{rule}': what is to become of the rest is said twice, first by --place '{first}'"
+        "--place '{rule}': what is to become of unmatched memory is said twice, first by --place '{first}'"
     )]
     RestTwice { rule: String, first: String },
     #[error("{rule}: matches nothing: {message}")]

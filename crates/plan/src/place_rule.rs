@@ -7,15 +7,15 @@ use nearpage_machine::NodeId;
 use crate::size::{bytes_of, print_size};
 use crate::{CallSiteFrame, Error, Placement, Subject};
 
-/// What may be said of the rest, in words.
+/// What may be said of unmatched memory, in words.
 pub(crate) const REST_PLACEMENT: &str =
-    "the rest can be `interleave`, over nodes without weights, `node:1` or `first-touch`";
+    "unmatched memory can be `interleave`, over nodes without weights, `node:1` or `first-touch`";
 
 /// `WHAT=WHERE`: what to place, and where.
 ///
 /// `WHAT` is `symbol:NAME` or `symbol:NAME@MODULE` (a static object), `function:NAME`,
 /// `function:NAME:LINE` or `function:NAME@MODULE` (heap objects that this function allocates),
-/// `heap` or `mapping` with bounds (`heap>=1M`, `heap>=64K<1M`), or `rest` (what no other rule places).
+/// `heap` or `mapping` with bounds (`heap>=1M`, `heap>=64K<1M`), or `unmatched` (what no other rule places; `rest` in version 0.1).
 /// `WHERE` is a [`Placement`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlaceRule {
@@ -36,7 +36,7 @@ impl PlaceRule {
             "symbol" => "'symbol:cvar=block-cyclic:20M'",
             "function" => "'function:main:120=block'",
             "mapping" => "'mapping>=1G=interleave:0=3,1=1'",
-            "rest" => "'rest=interleave'",
+            "unmatched" | "rest" => "'unmatched=interleave'",
             _ => "'heap>=1M=interleave'",
         };
         let fault = |message: String| Error::Rule {
@@ -60,14 +60,14 @@ impl PlaceRule {
                     .ok_or_else(|| fault("expected `=` and a placement".to_owned()))?;
                 (bounded(kind, bounds), placement)
             }
-            "rest" => match rest.strip_prefix('=') {
+            "unmatched" | "rest" => match rest.strip_prefix('=') {
                 Some(placement) => (Ok(Subject::Rest), placement),
                 None => return Err(fault("expected `=` and a placement".to_owned())),
             },
             _ => {
                 return Err(fault(format!(
                     "`{kind}` is not something to place; expected `symbol:NAME`, \
-                     `function:NAME`, `heap>=SIZE`, `mapping>=SIZE` or `rest`"
+                     `function:NAME`, `heap>=SIZE`, `mapping>=SIZE` or `unmatched`"
                 )));
             }
         };
@@ -108,7 +108,7 @@ impl fmt::Display for PlaceRule {
             }
             Subject::Code { module, .. } => write!(f, "code:{module}")?,
             Subject::BrkHeap { .. } => f.write_str("brk-heap")?,
-            Subject::Rest => f.write_str("rest")?,
+            Subject::Rest => f.write_str("unmatched")?,
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,
@@ -296,13 +296,19 @@ mod tests {
             "heap>=64K<=1000000=first-touch",
             "heap=interleave",
             "mapping>=1G=interleave:0=3,1=1",
-            "rest=interleave",
-            "rest=interleave:0,2-3",
-            "rest=node:1",
+            "unmatched=interleave",
+            "unmatched=interleave:0,2-3",
+            "unmatched=node:1",
         ] {
             let rule = PlaceRule::parse(text, &[]).expect(text);
             assert_eq!(rule.to_string(), text);
         }
+    }
+
+    #[test]
+    fn unmatched_memory_was_called_the_rest() {
+        let parse = |text| PlaceRule::parse(text, &[]).expect(text);
+        assert_eq!(parse("rest=node:1"), parse("unmatched=node:1"));
     }
 
     #[test]
@@ -341,9 +347,9 @@ mod tests {
             ("heap>é=block", "not a size"),
             ("rest", "expected `=`"),
             ("rest>=1M=interleave", "expected `=`"),
-            ("rest=block", "the rest can be"),
+            ("rest=block", "unmatched memory can be"),
             ("rest=interleave:0=3,1=1", "without weights"),
-            ("rest=thread:1", "the rest can be"),
+            ("unmatched=thread:1", "unmatched memory can be"),
         ] {
             assert!(message(text).contains(part), "{text}: {}", message(text));
             assert!(PlaceRule::parse(text, &[]).expect_err(text).is_usage());

@@ -21,7 +21,7 @@ pub enum Error {
     },
     #[error("{}: no thread was recorded, there is nothing to plan", .0.display())]
     NoThreads(PathBuf),
-    #[error("the plan's [live] has `{0}`, and `auto` has no parameter of that name")]
+    #[error("the plan's [online_migration] has `{0}`, and `auto` has no parameter of that name")]
     UnknownParameter(String),
     #[error(
         "{file}: nothing of this plan for {program} is in {folder}: make one of this recording (`nearpage plan`), or \

@@ -249,8 +249,8 @@ mod tests {
         assert!(!opens("none", SystemTime::UNIX_EPOCH));
         let opened = open_map(folder.path(), &[own], SystemTime::UNIX_EPOCH);
         assert!(opened.unwrap().is_none());
-        let anothers = open_map(&path("map"), &[own + 1], SystemTime::UNIX_EPOCH);
-        assert!(anothers.unwrap().is_none(), "somebody else's file");
+        let of_another = open_map(&path("map"), &[own + 1], SystemTime::UNIX_EPOCH);
+        assert!(of_another.unwrap().is_none(), "somebody else's file");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! The types of this crate are the nouns that every later stage works on. It samples nothing and
 //! decides nothing. A recording is a folder; while a run lasts it is an append-only framed log
-//! ([`log`]), afterwards Parquet tables. Readers take both. `docs/formats.md` has every file and
+//! ([`log`]), afterwards Parquet tables. Readers take both. `docs/reference/recording-format.md` has every file and
 //! column.
 //!
 //! Writing one takes a [`LogWriter`], reading one [`Recording::open`]:

@@ -1,40 +1,4 @@
-//! The recorder's log: what a run leaves on disk while it lasts.
-//!
-//! A file that is only ever appended to, `log/recorder.log` in the folder of the recording. All
-//! integers are little-endian.
-//!
-//! # File (version 2; version 1 had no Unmap)
-//! ```text
-//! offset size
-//!      0    8  magic "NPRECLOG"
-//!      8    4  version
-//!     12    4  zero
-//!     16       frames, one after the other
-//! ```
-//!
-//! # Frame
-//! ```text
-//!      0    4  magic "NPFR"
-//!      4    4  kind: 1 accesses, 2 events; readers skip others
-//!      8    4  length of the payload in bytes
-//!     12    4  CRC-32 (IEEE) of the payload
-//!     16    4  CRC-32 of the 16 bytes above
-//!     20       payload
-//! ```
-//! A frame is one `write`. The last one of a killed recorder may be torn: readers ignore it and say
-//! so. A frame in the middle whose checksum differs is skipped and counted; where a frame's header
-//! itself is damaged, readers go on at the next header that checks.
-//!
-//! # Accesses
-//! Column after column, each as long as the payload has accesses (46 bytes each): time_ns `u64`,
-//! address `u64`, instruction `u64`, thread `u32`, cpu `u32`, weight `f32`, cost_ns `f32`, page_node
-//! `u16` (65535: not known), kind `u8`, level `u8`, resolution `u8`, distance_bytes `i8`. Meaning and
-//! codes: [`crate::Access`].
-//!
-//! # Events
-//! Each a tag byte, then its fields in the order of [`crate::Event`]: integers at their width, a
-//! boolean a byte, a string a `u32` length and UTF-8 bytes. Tags: 1 Map, 2 Name (its boolean before
-//! the string), 3 Fork, 4 Exit, 5 FirstTouch, 6 Counts, 7 Lost, 8 Unmap.
+#![doc = include_str!("../../../docs/reference/layouts/recorder-log.md")]
 
 mod accesses;
 mod events;

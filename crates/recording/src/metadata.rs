@@ -53,7 +53,7 @@ pub struct Attached {
 /// `recording.json`: what holds for the recording as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metadata {
-    /// Format version, see `docs/formats.md`.
+    /// Format version, see `docs/reference/recording-format.md`.
     pub version: u32,
     /// How it ended.
     pub status: Status,

@@ -1,6 +1,6 @@
 //! The tables on disk: one Parquet file each, read and written column by column.
 //!
-//! A table's columns stand at the top of its module, `docs/formats.md` says what they mean. A file
+//! A table's columns stand at the top of its module, `docs/reference/recording-format.md` says what they mean. A file
 //! is written under a name of its own and renamed when the whole recording is ready.
 
 pub(crate) mod accesses;

@@ -48,7 +48,7 @@ pub use simulation::{
     simulation_json, simulation_text,
 };
 pub use table::wrapped;
-pub use text::{By, Count, Sort, TextOptions, text};
+pub use text::{By, Count, Sort, TextOptions, asks_nothing, text};
 
 /// What a report is made from.
 #[derive(Clone, Copy, Debug)]

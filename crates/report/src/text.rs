@@ -117,7 +117,7 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
         out.push('\n');
         out.push_str(&crate::trace::lines(statistics, page.options.width));
     }
-    for note in content.notes {
+    for note in content.notes.iter().filter(|note| !asks_nothing(note)) {
         out.push('\n');
         let words: Vec<String> = printable(note)
             .split_whitespace()
@@ -127,6 +127,22 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
         out.push('\n');
     }
     out
+}
+
+/// A note of a recording that leaves its reader nothing to do: that the machine has no PMU is for `doctor` to say.
+pub fn asks_nothing(note: &str) -> bool {
+    note.starts_with("source clock, not pmu: the kernel names no PMU")
+}
+
+/// How many accesses there are, and of how many samples, where a sample stands for more or less than one.
+fn accesses(weight: f64, samples: u64) -> String {
+    let accesses = weight.round_ties_even() as u64;
+    let counted = several(accesses, "access");
+    match samples {
+        0 => counted,
+        _ if samples == accesses => counted,
+        _ => format!("{counted} ({} by weight)", several(samples, "sample")),
+    }
 }
 
 struct Page<'a> {
@@ -199,7 +215,7 @@ impl Page<'_> {
             .filter(|t| t.loads.count + t.stores.count > 0.0)
             .count();
         let first = [
-            several(totals.accesses.round_ties_even() as u64, "access"),
+            accesses(totals.accesses, counts.accesses),
             format!(
                 "{working} of {}",
                 several(tables.threads.len() as u64, "thread")
@@ -371,7 +387,9 @@ impl Page<'_> {
             }
             let indent = " ".repeat(INDENT);
             let _ = writeln!(out, "{line}");
-            let details = wrap(&parts, ", ", self.options.width - INDENT, 0)
+            let parts = parts.join(", ");
+            let words: Vec<String> = parts.split(' ').map(str::to_owned).collect();
+            let details = wrap(&words, " ", self.options.width - INDENT, 0)
                 .replace('\n', &format!("\n{indent}"));
             let _ = writeln!(out, "{indent}{details}");
         }

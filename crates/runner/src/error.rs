@@ -89,7 +89,7 @@ pub enum Error {
     GuestCpusShareThread,
     #[error(
         "nothing of the guest was traced: the emulator did not start it, or, with --markers, no program in it ran the \
-         mark that tracing begins at (see docs/formats.md)"
+         mark that tracing begins at (see docs/reference/recording-format.md)"
     )]
     NothingTraced,
     #[error(
@@ -138,7 +138,7 @@ pub enum Error {
          with --place"
     )]
     NoKeptPlan(String),
-    #[error("the plan's [live] has `{0}`, and `auto` has no parameter of that name")]
+    #[error("the plan's [online_migration] has `{0}`, and `auto` has no parameter of that name")]
     UnknownParameter(String),
 }
 

@@ -233,7 +233,7 @@ fn run_migrating(
             let migrated = migration.finish(&mut |_| ())?;
             let moved = several(migrated.moved_pages, "page");
             say(&format!(
-                "looked after by auto, as the plan says: {moved} moved"
+                "online migration by auto, as the plan asks: {moved} moved"
             ));
             ran.migrated_pages = Some(migrated.moved_pages);
             ran.status = migrated.status;
@@ -241,7 +241,7 @@ fn run_migrating(
         // The command has not run. Where the command itself is at fault, this says so.
         Err(error) => {
             let line = format!(
-                "not looked after, though the plan says so: {}",
+                "no online migration, though the plan asks for it: {}",
                 with_causes(&error)
             );
             ran.warn(line, say);

@@ -1,5 +1,5 @@
 //! Which thread runs on which CPU, and when: the schedule file of `nearpage simulate`
-//! (`docs/formats.md`).
+//! (`docs/reference/schedule-file.md`).
 
 use std::path::Path;
 

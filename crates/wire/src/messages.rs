@@ -1,27 +1,4 @@
-//! What the preload library and the tracer have to say to people: lines in a file that the recorder makes before the program
-//! runs, and reads when it has ended.
-//!
-//! Both map the file when they start. A line is a few stores from then on: no system call, no descriptor of the
-//! program's, nothing that can block or raise a signal.
-//!
-//! # File (version 1)
-//! [`FILE_BYTES`] bytes in slots of [`SLOT_BYTES`], little-endian, its space allocated on disk.
-//!
-//! ```text
-//! offset size
-//!      0    8  magic "NPLINES\x01"
-//!      8    4  lines that were begun, those for which there was no slot included
-//!    512       slots
-//! ```
-//!
-//! # Slot
-//! ```text
-//! offset size
-//!      0    4  length of the text; 0: not complete
-//!      4    4  process that says it, as it knows itself
-//!      8    4  1: the text says why that process has no allocation log, or none from then on
-//!     12       text, UTF-8, cut to the slot
-//! ```
+#![doc = include_str!("../../../docs/reference/layouts/messages.md")]
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

@@ -17,21 +17,21 @@ pub struct Deciding {
     /// while one thread fills it: `simulate` does all of that, `run` moves pages when the second thread is
     /// created, and not back
     ///
-    /// Of a full recording it looks for long phases, too, which begin with a parallel region, a task or a thread's
+    /// Of a trace it looks for long phases, too, which begin with a parallel region, a task or a thread's
     /// start routine: what had better be elsewhere from then on, pages or threads, is so when that function is first
     /// executed, in `run` too.
     #[arg(long)]
     pub phases: bool,
-    /// `auto` may decide that the program is looked after while it runs, by `live --policy auto`: `simulate` does that, and
-    /// `run`
+    /// `auto` may decide for online migration: pages move while the program runs, by `live --policy auto`. `simulate`
+    /// and `run` both do that
     ///
-    /// Only where a full recording is replayed. Copies that `live` would make are simulated with --replicas; no stock
+    /// Only where a trace is replayed. Copies that `live` would make are simulated with --replicas; no stock
     /// kernel can make them.
     #[arg(long)]
     pub live: bool,
-    /// `auto` decides for runs whose parallel part, while several threads run, is so many times as long as recorded; 1: for
-    /// runs as long as the recorded one
-    #[arg(long, value_name = "TIMES", default_value_t = nearpage_planner::LONGER, value_parser = longer)]
+    /// How many times as long as recorded the parallel part of the real run is, in which several threads run. `auto`
+    /// decides for such a run
+    #[arg(long = "runtime-scale", alias = "longer", value_name = "TIMES", default_value_t = nearpage_planner::LONGER, value_parser = longer)]
     pub longer: f64,
     /// Where threads are taken to run: none leaves each on the node where it was recorded [default: none where the machine
     /// has the recorded nodes, else compact]

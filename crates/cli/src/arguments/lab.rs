@@ -42,7 +42,7 @@ pub struct Lab {
     #[arg(long)]
     pub exact_interrupts: bool,
     /// Where random numbers of the emulator begin
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Research")]
     pub seed: u32,
     /// How long the guest may boot, by this host's clock
     #[arg(long, value_name = "SECONDS", default_value = "180", value_parser = values::seconds)]

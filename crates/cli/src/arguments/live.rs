@@ -17,13 +17,13 @@ use super::values::{percent, rate, seconds, socket_address};
     memory than before. Otherwise its pages move back, and it is left alone for a growing while."
 )]
 pub struct Live {
-    /// Look after these running processes, and what they start
+    /// Move pages of these running processes, and what they start
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["command", "cgroup", "all"], help_heading = "Instead of a command")]
     pub pid: Vec<u32>,
-    /// Look after the processes of this control group (its folder, or its path in the hierarchy)
+    /// Move pages of the processes of this control group (its folder, or its path in the hierarchy)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["command", "all"], help_heading = "Instead of a command")]
     pub cgroup: Option<PathBuf>,
-    /// Look after every process of the machine
+    /// Move pages of every process of the machine
     #[arg(
         long,
         conflicts_with = "command",
@@ -76,7 +76,7 @@ pub struct Live {
     #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "min_latency", "max_stall", "max_move_rate", "pages", "serve", "log", "seed", "quiet", "command"])]
     pub replay: Option<PathBuf>,
     /// Start of random draws
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Research")]
     pub seed: u64,
     /// Print a line of JSON for each interval: what goes to the log. What the command prints on standard output goes
     /// to standard error

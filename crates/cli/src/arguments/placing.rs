@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::Threads;
 use super::deciding::Deciding;
 use super::values::rate;
+use super::{RESEARCH, Threads};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
@@ -78,7 +78,7 @@ pub struct Run {
     /// Place by hand: WHAT=WHERE, for example symbol:cvar=block-cyclic:20M or heap>=1M=interleave
     ///
     /// WHAT: `symbol:NAME`, `symbol:NAME@MODULE`, `function:NAME[:LINE]` (heap objects allocated
-    /// there), `heap>=SIZE`, `heap<SIZE`, `mapping>=SIZE`, `rest` (what nothing else places, small objects
+    /// there), `heap>=SIZE`, `heap<SIZE`, `mapping>=SIZE`, `unmatched` (what nothing else places, small objects
     /// too, but no stacks; WHERE is `interleave[:NODES]`, `node:N`, `near:DEVICE` or `first-touch` then). WHERE: `block`,
     /// `block:0-48M/64M` (shares of a part of an object of 64M, or of several, and in proportion of an object of another size),
     /// `block-cyclic:SIZE`, `tiles:2x4/384K` (rows of 384K: two shares of the rows, four columns; another team has another grid),
@@ -95,7 +95,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value = "bind")]
     pub mechanism: Mechanism,
     /// With `touch`: visit the nodes once for this many heap objects
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = RESEARCH, value_parser = clap::value_parser!(u32).range(1..))]
     pub touch_group: u32,
     /// Give each node a copy: code, or file:GLOB (files that do not change meanwhile)
     ///

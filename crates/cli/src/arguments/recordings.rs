@@ -12,7 +12,7 @@ use super::Policy;
 use super::deciding::Deciding;
 use super::values::cycles;
 
-/// What `thin` counts.
+/// What `downsample` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Event {
     /// References that missed the caches, as far as the recording keeps them
@@ -27,8 +27,8 @@ pub enum Event {
     loads-1, loads-10, loads-50, loads-100, loads-200 (128 cycles, one followed at a time), dtlb-1, dtlb-2, dtlb-4, \
     dtlb-8, dtlb-16, pebs-10. Options change what the setting says."
 )]
-pub struct Thin {
-    /// A full recording
+pub struct Downsample {
+    /// A trace
     pub recording: PathBuf,
     /// Folder to write
     #[arg(short, long, value_name = "DIR")]
@@ -154,7 +154,7 @@ pub struct Compare {
 
 #[derive(Debug, Args)]
 pub struct Evaluate {
-    /// Recording that the others are measured against, usually a full one
+    /// Recording that the others are measured against, usually a trace
     pub reference: PathBuf,
     /// Recordings of the same program
     #[arg(required = true, value_name = "DIR")]
@@ -167,7 +167,7 @@ pub struct Evaluate {
     pub policy: Policy,
     #[command(flatten)]
     pub deciding: Deciding,
-    /// Full recording on which each plan is simulated [default: the first one among those compared]
+    /// Trace on which each plan is simulated [default: the first one among those compared]
     #[arg(long, value_name = "DIR")]
     pub replay: Option<PathBuf>,
     /// Loads that took so many cycles and more count as remote where the page's node is not known

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::RESEARCH;
 use super::deciding::Deciding;
 
 /// Where pages start.
@@ -70,22 +71,22 @@ pub struct Simulate {
     /// flush (all, mapping), copy (cpu, hardware), pages (all, shared)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Which thread runs where and when: a TOML file (see docs/formats.md). Threads that move are
+    /// Which thread runs where and when: a TOML file (see docs/reference/schedule-file.md). Threads that move are
     /// charged a refill of their caches: the result is an estimate
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = RESEARCH)]
     pub schedule: Option<PathBuf>,
     /// Of a guest that was recorded with its kernel (qemu-system): misses of the kernel or of programs
     /// alone; the other's instructions take their time, and miss nothing
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = RESEARCH)]
     pub only: Option<Only>,
     /// Where pages start, for policies that move them [default: first-touch]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = RESEARCH)]
     pub initial: Option<InitialPlacement>,
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
     /// In the JSON: movements of pages that are kept for each policy, at most
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(long, value_name = "N", default_value_t = 10_000, help_heading = RESEARCH)]
     pub movements: usize,
     /// Write the results to this file too, as a page with the bars of Verghese's Figure 6.1
     #[arg(long, value_name = "FILE")]

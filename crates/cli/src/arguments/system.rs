@@ -7,41 +7,53 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Machine {
-    /// Another source than a description: a list of presets, other tools' output
+    /// What to do with it [default: show this machine]
     #[command(subcommand)]
     pub command: Option<MachineCommand>,
-    /// `local`, a preset (see `nearpage machine list`), a TOML file, hwloc's XML, or another machine's `/sys`
-    #[arg(long, default_value = "local")]
+    #[command(flatten)]
+    pub before: MachineOptions,
+}
+
+/// What `machine` took before it had subcommands, and still does.
+#[derive(Debug, Args)]
+pub struct MachineOptions {
+    #[arg(long, default_value = "local", hide = true)]
     pub machine: String,
-    /// Read another machine's `/sys`, with `/proc` beside it if gathered: a folder, or a .tar, .tar.bz2, .tar.gz or .tar.zst of one
-    ///
-    /// hwloc-gather-topology writes such archives. Nothing is unpacked to disk, and links never lead out of
-    /// the tree. Notes say what the tree lacks.
-    #[arg(long, value_name = "ROOT", conflicts_with_all = ["machine", "measure", "calibrate"])]
+    #[arg(long, value_name = "ROOT", hide = true, conflicts_with_all = ["machine", "measure", "calibrate"])]
     pub sysfs: Option<PathBuf>,
-    /// Measure latency and bandwidth between this machine's nodes, and what moving a page takes
-    ///
-    /// From the CPUs of each node to the memory of each: latency by a pointer chase in random order
-    /// over huge pages; bandwidth of loads, of stores, and of two loads to a store, by all CPUs of the
-    /// node at once, in bytes that programs see (a line is read before an ordinary store to it, which
-    /// isn't counted; no streaming stores, no AVX); latency under load; and 512 pages that go from one node to
-    /// another and back. Takes about 1.2 seconds for
-    /// each pair of nodes, 2 more for each node, and at most half of each node's free memory. Nothing
-    /// else should run meanwhile.
-    #[arg(long, conflicts_with = "machine")]
+    #[arg(long, conflicts_with = "machine", hide = true)]
     pub measure: bool,
-    /// Find from which rate of memory accesses on placement matters here, and how often samples may
-    /// be taken
-    ///
-    /// The first after Carrefour, §3.2.1: a loop that waits for memory and computes, more or less, on
-    /// all CPUs with the memory of each on its own node and then with all memory on one node. The
-    /// second after §3.3.1: the rate of samples that costs the share of time that recording is allowed
-    /// without --rate. Takes about 5 seconds. Nothing else should run meanwhile.
-    #[arg(long, conflicts_with_all = ["machine", "measure", "output", "toml"])]
+    #[arg(long, conflicts_with_all = ["machine", "measure", "output", "toml"], hide = true)]
     pub calibrate: bool,
-    /// With --measure or --calibrate: a trial of well under a second, whose figures say little
-    #[arg(long)]
+    #[arg(long, hide = true)]
     pub quick: bool,
+    #[command(flatten)]
+    pub output: MachineForm,
+}
+
+impl MachineOptions {
+    /// The subcommand that says the same; none where `--quick` says nothing.
+    pub fn subcommand(self) -> Option<MachineCommand> {
+        let (quick, output) = (self.quick, self.output);
+        match (self.measure, self.calibrate, quick) {
+            (true, ..) => Some(MachineCommand::Measure { quick, output }),
+            (false, true, _) => Some(MachineCommand::Calibrate(Calibration {
+                quick,
+                json: output.json,
+            })),
+            (false, false, true) => None,
+            (false, false, false) => Some(MachineCommand::Show {
+                machine: self.machine,
+                sysfs: self.sysfs,
+                output,
+            }),
+        }
+    }
+}
+
+/// How a machine is printed, and where it is written.
+#[derive(Debug, Args)]
+pub struct MachineForm {
     /// Write it to this file too, as the TOML that --machine reads
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -53,15 +65,64 @@ pub struct Machine {
     pub toml: bool,
 }
 
-/// What `nearpage machine` does besides showing one.
+/// How thoroughly to calibrate, and how the result is printed.
+#[derive(Debug, Args)]
+pub struct Calibration {
+    /// A trial of well under a second, whose figures say little
+    #[arg(long)]
+    pub quick: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is done with a machine.
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
+    /// Show a machine: nodes, CPUs, latencies, caches
+    Show {
+        /// `local`, a preset (see `nearpage machine list`), a TOML file, hwloc's XML, or another machine's `/sys`
+        #[arg(default_value = "local")]
+        machine: String,
+        /// Read another machine's `/sys`, with `/proc` beside it if gathered: a folder, or a .tar, .tar.bz2, .tar.gz or .tar.zst of one
+        ///
+        /// hwloc-gather-topology writes such archives. Nothing is unpacked to disk, and links never lead out of
+        /// the tree. Notes say what the tree lacks.
+        #[arg(long, value_name = "ROOT", conflicts_with = "machine")]
+        sysfs: Option<PathBuf>,
+        #[command(flatten)]
+        output: MachineForm,
+    },
     /// List the presets: nodes, CPUs, how much slower the farthest memory is, year, what is assumed
     List {
         /// Print the list as JSON
         #[arg(long)]
         json: bool,
     },
+    /// Measure latency and bandwidth between this machine's nodes, and what moving a page takes
+    ///
+    /// From the CPUs of each node to the memory of each: latency by a pointer chase in random order
+    /// over huge pages; bandwidth of loads, of stores, and of two loads to a store, by all CPUs of the
+    /// node at once, in bytes that programs see (a line is read before an ordinary store to it, which
+    /// isn't counted; no streaming stores, no AVX); latency under load; and 512 pages that go from one node to
+    /// another and back. Takes about 1.2 seconds for
+    /// each pair of nodes, 2 more for each node, and at most half of each node's free memory. Nothing
+    /// else should run meanwhile.
+    Measure {
+        /// A trial of well under a second, whose figures say little
+        #[arg(long)]
+        quick: bool,
+        #[command(flatten)]
+        output: MachineForm,
+    },
+    /// Find from which rate of memory accesses on placement matters here, and how often samples may
+    /// be taken
+    ///
+    /// The first after Carrefour, §3.2.1: a loop that waits for memory and computes, more or less, on
+    /// all CPUs with the memory of each on its own node and then with all memory on one node. The
+    /// second after §3.3.1: the rate of samples that costs the share of time that recording is allowed
+    /// without --rate. Takes about 5 seconds. Nothing else should run meanwhile.
+    Calibrate(Calibration),
     /// Make a machine file of what Memory Latency Checker or `numactl -H` printed
     ///
     /// Takes latency and bandwidth matrices, latency under load, and cache-to-cache latencies of `mlc` 3.5
@@ -70,15 +131,8 @@ pub enum MachineCommand {
         /// Files with their output
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// Write the machine to this file
-        #[arg(short, long, value_name = "FILE")]
-        output: Option<PathBuf>,
-        /// Print it as JSON
-        #[arg(long, conflicts_with = "toml")]
-        json: bool,
-        /// Print it as the TOML that --machine reads
-        #[arg(long)]
-        toml: bool,
+        #[command(flatten)]
+        output: MachineForm,
     },
 }
 
@@ -98,6 +152,8 @@ pub struct Generate {
 
 #[derive(Debug, Subcommand)]
 pub enum GenerateWhat {
+    /// The help of every command as one Markdown page, on standard output
+    Commands,
     /// Man pages, one per subcommand
     Man {
         /// Folder to write to

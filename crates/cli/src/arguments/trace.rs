@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use nearpage_recording::trace::TraceOptions;
 
-use super::Threads;
-
-const RESEARCH: &str = "Research";
+use super::{RESEARCH, Threads};
 
 #[derive(Debug, Args)]
 #[command(
@@ -49,13 +47,13 @@ pub struct Tracing {
     #[arg(long)]
     pub machine: Option<String>,
     /// Trace only from `nearpage_begin` on (first touches are kept from the start); of a guest, only
-    /// between the marks that docs/formats.md describes
+    /// between the marks that docs/reference/recording-format.md describes
     #[arg(long)]
     pub markers: bool,
     /// Keep what the second and third level of the caches serve, not only what they miss
     #[arg(long)]
     pub keep_hits: bool,
-    /// Threads that move to other CPUs: a TOML file with `[[move]]`, as for `simulate` (docs/formats.md).
+    /// Threads that move to other CPUs: a TOML file with `[[move]]`, as for `simulate` (docs/reference/schedule-file.md).
     /// Times are those of computation, since misses take no time in a trace
     #[arg(long, value_name = "FILE", help_heading = RESEARCH)]
     pub schedule: Option<PathBuf>,

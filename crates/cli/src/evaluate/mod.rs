@@ -13,7 +13,7 @@ use nearpage_machine::{Machine, duration};
 use nearpage_plan::Plan;
 use nearpage_planner::{Analysis, Planner, Policy, Prediction, Quality, Threads, predict, quality};
 use nearpage_recording::{Error, Recording};
-use nearpage_report::{printable, shorten};
+use nearpage_report::{printable, shorten, wrapped};
 use nearpage_simulator::Outcome;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -71,7 +71,7 @@ pub fn main(arguments: Evaluate) -> anyhow::Result<ExitCode> {
             replay(recording, &machine, &plans, &mut notes)?
         }
         None => {
-            notes.push("not simulated: --replay names the full recording to do it on".to_owned());
+            notes.push("not simulated: --replay names the trace to do it on".to_owned());
             None
         }
     };
@@ -195,8 +195,11 @@ impl Comparison<'_> {
     }
 
     fn to_text(&self, rows: &[Row], simulated: Option<&Simulated>, notes: &[String]) -> String {
-        const FIGURES: usize = 10 + 19 + 19 + 10 + 8;
-        let name_width = terminal::width().saturating_sub(FIGURES).clamp(14, 40);
+        // Where a terminal is narrow, shares have no decimals.
+        let decimals = usize::from(terminal::width() >= 80);
+        let change_width = if decimals > 0 { 15 } else { 11 };
+        let figures = 9 + 2 * change_width + 9 + 8;
+        let name_width = terminal::width().saturating_sub(figures).clamp(12, 40);
         let mut text = format!(
             "page hints of policy {} on {}, against {}\n\n",
             self.policy.as_str(),
@@ -207,13 +210,13 @@ impl Comparison<'_> {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let _ = writeln!(
             text,
-            "{:<name_width$}{:>12}{:>10}{:>12}{:>12}{:>12}",
+            "{:<name_width$}{:>9}{:>9}{:>10}{:>10}{:>10}",
             "recording", "samples", "seconds", "coverage", "accuracy", "useful"
         );
         for row in rows {
             let _ = writeln!(
                 text,
-                "{:<name_width$}{:>12}{:>10.1}{:>12}{:>12}{:>12}",
+                "{:<name_width$}{:>9}{:>9.1}{:>10}{:>10}{:>10}",
                 name(row),
                 row.samples,
                 row.seconds,
@@ -224,12 +227,14 @@ impl Comparison<'_> {
         }
         let _ = writeln!(
             text,
-            "\n{:<name_width$}{:>10}{:>19}{:>19}{:>10}{:>8}",
-            "remote accesses", "recorded", "predicted", "simulated", "time", "saved"
+            "\nshares of remote accesses\n{:<name_width$}{:>9}{:>change_width$}{:>change_width$}{:>9}{:>8}",
+            "recording", "recorded", "predicted", "simulated", "time", "saved"
         );
         let first_touch = simulated.map(|simulated| &simulated.first_touch);
-        let change =
-            |before: f64, after: f64| format!("{:.1} → {:.1} %", 100.0 * before, 100.0 * after);
+        let change = |before: f64, after: f64| {
+            let [before, after] = [before, after].map(|share| 100.0 * share);
+            format!("{before:.decimals$} → {after:.decimals$} %")
+        };
         for (number, row) in rows.iter().enumerate() {
             let recorded = match row.recorded.share() {
                 Some(share) if row.recorded.by_latency > 0.0 => format!("{}*", percent(share)),
@@ -252,7 +257,7 @@ impl Comparison<'_> {
             };
             let _ = writeln!(
                 text,
-                "{:<name_width$}{recorded:>10}{predicted:>19}{remote:>19}{time:>10}{saved:>8}",
+                "{:<name_width$}{recorded:>9}{predicted:>change_width$}{remote:>change_width$}{time:>9}{saved:>8}",
                 name(row),
             );
         }
@@ -261,27 +266,27 @@ impl Comparison<'_> {
 
     /// What the tables' figures are of, and what has to be known of them.
     fn legend(&self, rows: &[Row], simulated: Option<&Simulated>, notes: &[String]) -> String {
-        let mut text = format!("\n{}\n", rows[0].threads.words());
-        text.push_str("recorded: of the run's own. predicted: of the reference's, under first touch and the plan.\n");
-        if let Some(simulated) = simulated {
-            let _ = writeln!(
-                text,
+        let mut lines = vec![
+            rows[0].threads.words(),
+            "recorded: of the run's own. predicted: of the reference's, under first touch and the plan."
+                .to_owned(),
+        ];
+        lines.extend(simulated.map(|simulated| {
+            format!(
                 "simulated: misses of {}, which takes {} under first touch.",
                 printable(&simulated.recording),
                 duration(simulated.first_touch.time_ns)
-            );
-        }
+            )
+        }));
         if rows.iter().any(|row| row.recorded.by_latency > 0.0) {
-            let _ = writeln!(
-                text,
+            lines.push(format!(
                 "*: where the page's node is not known, loads of {} cycles and more.",
                 self.remote_latency_cycles
-            );
+            ));
         }
-        for note in notes {
-            let _ = writeln!(text, "{}", printable(note));
-        }
-        text
+        lines.extend(notes.iter().map(|note| printable(note)));
+        let wrapped = |line: &String| wrapped(line, terminal::width()) + "\n";
+        "\n".to_owned() + &lines.iter().map(wrapped).collect::<String>()
     }
 }
 
@@ -298,7 +303,7 @@ pub struct EvaluateOutput {
     policy: &'static str,
     /// Loads that took so many cycles and more count as remote where the page's node is not known.
     remote_latency_cycles: f64,
-    /// The full recording on which plans were simulated; null: none was.
+    /// The trace on which plans were simulated; null: none was.
     replayed: Option<String>,
     /// Simulated without a plan.
     first_touch: Option<SimulatedTime>,

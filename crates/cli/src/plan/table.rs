@@ -70,7 +70,7 @@ fn objects(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
     let any_assumed = rows.clone().any(|object| object.first_touch_assumed);
     for object in rows {
         let mark = if object.first_touch_assumed { "*" } else { "" };
-        let kind = if object.unmatched { "rest: " } else { "" };
+        let kind = if object.unmatched { "unmatched: " } else { "" };
         let is_unsure = object
             .confidence
             .is_some_and(|share| share < Confidence::SURE);
@@ -118,7 +118,7 @@ fn objects(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
 fn later(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
     let mut text = String::new();
     if let Some(parameters) = &decided.online_migration {
-        let mut words = "auto looks after the program while it runs".to_owned();
+        let mut words = "auto moves pages while the program runs".to_owned();
         if !parameters.is_empty() {
             let parameters = parameters.iter();
             let parameters: Vec<String> = parameters

@@ -16,10 +16,10 @@
 //! [predicted]                     # of the whole plan, against first touch; left out: nothing was
 //! local_before = 0.31             # shares of local accesses
 //! local_after = 0.93
-//! first_touch_ns = 267000000      # times of a run that is longer than the recorded one by `plan --longer`
+//! first_touch_ns = 267000000      # times of a run that is longer than the recorded one by `plan --runtime-scale`
 //! planned_ns = 201000000
 //!
-//! [live]                          # `live --policy auto` looks after it while it runs; left out: nobody does
+//! [online_migration]              # pages move while it runs, by `live --policy auto`; left out: none does
 //! budget_permille = 100           # parameters, as its `--set` takes them
 //!
 //! [[team]]                        # patterns without `@team` mean the first
@@ -75,8 +75,8 @@
 //! runs = ["0+80 thread:0", "80+90 thread:1"]
 //!
 //! [[object]]
-//! name = "the rest"
-//! rest = true                     # what no other decision places: small objects, and what has no name
+//! name = "unmatched memory"
+//! unmatched = true                # what no other decision places: small objects, and what has no name
 //! placement = "interleave"        # over nodes without weights; or "node:1", "first-touch"
 //!
 //! [[phase]]                       # what changes when a function is executed for the first time
@@ -84,7 +84,7 @@
 //! module = "adi"                  # also `build_id`, `offset` and `size`
 //! threads = [1, 0, 3, 2]          # whose place each thread of the first team takes; left out: none moves
 //!
-//! [[phase.object]]                # as above, but for `rest`, `brk_heap`, `code` and `start`
+//! [[phase.object]]                # as above, but for `unmatched`, `brk_heap`, `code` and `start`
 //! name = "grid"
 //! symbol = "grid"
 //! placement = "block-cyclic:4K"
@@ -96,7 +96,7 @@
 //! move near that one when they are next used, until another runs again.
 //! With `placement = "first-touch"` each page goes near the thread that is the first to use it then.
 //! `simulate` does that. `run` moves all pages that are there to where the plan says when the second thread is
-//! created, and does the rest neither for `parallel` nor for `first-touch`: `docs/formats.md` says why.
+//! created, and does the rest neither for `parallel` nor for `first-touch`: `docs/reference/plan-file.md` says why.
 //!
 //! A phase begins when any thread executes its function for the first time: each page of the objects that it names
 //! moves to its place when it is next used, with `placement = "first-touch"` near the thread that uses it. What it

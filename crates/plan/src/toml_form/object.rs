@@ -9,7 +9,7 @@ use crate::place_rule::{REST_PLACEMENT, parse_bounds};
 use crate::{BuildId, CallSiteFrame, Decision, Effect, PageRun, Placement, Start, Subject};
 
 const ONE_KEY: &str =
-    "expected exactly one of `symbol`, `call_site`, `code`, `heap`, `mapping` and `rest`";
+    "expected exactly one of `symbol`, `call_site`, `code`, `heap`, `mapping` and `unmatched`";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,8 +33,9 @@ pub(super) struct ObjectTable {
     pages: Vec<Spanned<String>>,
     #[serde(default)]
     brk_heap: bool,
-    #[serde(default)]
-    rest: bool,
+    /// Version 0.1 called it `rest`.
+    #[serde(default, alias = "rest")]
+    unmatched: bool,
     heap: Option<Spanned<String>>,
     mapping: Option<Spanned<String>>,
     placement: Spanned<String>,
@@ -49,7 +50,7 @@ pub(super) struct ObjectTable {
 impl ObjectTable {
     /// Can it change with a phase?
     pub(super) fn fits_phase(&self) -> bool {
-        !self.rest && !self.brk_heap && self.code.is_none() && self.start.is_none()
+        !self.unmatched && !self.brk_heap && self.code.is_none() && self.start.is_none()
     }
 
     /// What the table says; it begins at this byte.
@@ -121,12 +122,12 @@ impl ObjectTable {
         ];
         let kinds = kinds.into_iter().filter(|&is_it| is_it).count();
         let is_bare = !self.is_of_symbol() && !self.is_of_call_site();
-        if self.rest {
+        if self.unmatched {
             return match kinds == 0 && is_bare && self.size == 0 && !self.brk_heap {
                 true => Ok(Subject::Rest),
                 false => fault(
                     at,
-                    "`rest` goes with no other key that recognises an object",
+                    "`unmatched` goes with no other key that recognises an object",
                 ),
             };
         }

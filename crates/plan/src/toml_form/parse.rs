@@ -22,7 +22,7 @@ pub(super) fn fault<T>(at: usize, message: &str) -> Result<T, Fault> {
 /// Of what a plan has one decision at the most.
 pub(super) fn only_once(subject: &Subject) -> Option<&'static str> {
     match subject {
-        Subject::Rest => Some("the rest"),
+        Subject::Rest => Some("unmatched memory"),
         Subject::BrkHeap { .. } => Some("`brk_heap`"),
         _ => None,
     }
@@ -65,7 +65,9 @@ struct PlanFile {
     threads: Option<Spanned<String>>,
     program: Program,
     predicted: Option<Predicted>,
-    live: Option<BTreeMap<String, u64>>,
+    /// Version 0.1 called it `live`.
+    #[serde(alias = "live")]
+    online_migration: Option<BTreeMap<String, u64>>,
     #[serde(default, rename = "team")]
     teams: Vec<Team>,
     #[serde(default, rename = "object")]
@@ -140,7 +142,7 @@ fn parse(text: &str) -> Result<Plan, Fault> {
         predicted: file.predicted,
         teams: file.teams,
         decisions,
-        live: file.live.map(|parameters| Live { parameters }),
+        live: file.online_migration.map(|parameters| Live { parameters }),
     })
 }
 
@@ -172,7 +174,7 @@ impl PhaseTable {
             if !object.fits_phase() {
                 return fault(
                     start,
-                    "`start`, `rest`, `brk_heap` and `code` do not go with an object of a phase",
+                    "`start`, `unmatched`, `brk_heap` and `code` do not go with an object of a phase",
                 );
             }
             decisions.push(object.decision(start)?);

@@ -39,7 +39,7 @@ impl Plan {
             }
         }
         if let Some(live) = &self.live {
-            text.push_str("\n[live]\n");
+            text.push_str("\n[online_migration]\n");
             for (name, value) in &live.parameters {
                 key(&mut text, &bare_key(name), integer(*value));
             }
@@ -185,7 +185,7 @@ impl Subject {
                 key(text, "brk_heap", true);
                 key(text, "size", integer(*size_bytes));
             }
-            Self::Rest => key(text, "rest", true),
+            Self::Rest => key(text, "unmatched", true),
             Self::Heap {
                 size_min_bytes,
                 size_max_bytes,

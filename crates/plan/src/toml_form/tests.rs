@@ -311,3 +311,63 @@ fn a_plan_that_does_worse_than_first_touch_says_so() {
     );
     assert!(faster.contains("predicted not to grow"), "{faster}");
 }
+
+const PAGE: &str = include_str!("../../../../docs/reference/plan-file.md");
+
+#[test]
+fn plans_of_the_reference_can_be_read() {
+    let blocks = PAGE.split("```toml\n").skip(1);
+    let plans = blocks.map(|block| block.split("```").next().unwrap_or_default());
+    let mut read = 0;
+    for plan in plans {
+        Plan::from_toml(plan, "plan-file.md").expect(plan);
+        read += 1;
+    }
+    assert_eq!(read, 2);
+}
+
+#[test]
+fn the_reference_has_every_key() {
+    let program = "version = 1\n[program]\nexecutable = \"a\"\n";
+    for table in [
+        "",
+        "[program]",
+        "[predicted]",
+        "[[team]]",
+        "[[object]]",
+        "[[object]]\ncall_site = [{ nothing = 1 }]",
+        "[[object]]\npredicted = { nothing = 1 }",
+        "[[phase]]",
+    ] {
+        let text = match table {
+            "" => format!("nothing = 1\n{program}"),
+            "[program]" => format!("{program}nothing = 1\n"),
+            _ if table.contains("nothing") => format!("{program}{table}\n"),
+            _ => format!("{program}{table}\nnothing = 1\n"),
+        };
+        let error = Plan::from_toml(&text, "p").expect_err("an unknown key");
+        let error = error.to_string();
+        let (_, expected) = error.split_once("expected").expect(&error);
+        let keys: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        assert!(!keys.is_empty(), "{error}");
+        for key in keys {
+            let is_there = PAGE.contains(&format!("`{key}`")) || PAGE.contains(&format!("[{key}]"));
+            assert!(is_there, "{table}: the page lacks {key}");
+        }
+    }
+}
+
+#[test]
+fn keys_of_version_0_1_are_read() {
+    let plan = |live: &str, rest: &str| {
+        let text = format!(
+            "version = 1\n[program]\nexecutable = \"a\"\n[{live}]\nbudget_permille = 10\n\
+             [[object]]\n{rest} = true\nplacement = \"node:1\"\n"
+        );
+        Plan::from_toml(&text, "p").expect(&text)
+    };
+    let now = plan("online_migration", "unmatched");
+    assert_eq!(plan("live", "rest"), now);
+    let written = now.to_toml();
+    assert!(written.contains("[online_migration]") && written.contains("unmatched = true"));
+}

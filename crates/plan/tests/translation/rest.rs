@@ -86,7 +86,7 @@ fn a_rule_by_hand_says_it_of_every_process_and_comes_first() {
     assert!(twice.is_usage());
     assert_eq!(
         twice.to_string(),
-        "--place 'rest=interleave': what is to become of the rest is said twice, first by --place 'rest=node:3'"
+        "--place 'unmatched=interleave': what is to become of unmatched memory is said twice, first by --place 'unmatched=node:3'"
     );
 }
 

@@ -117,7 +117,7 @@ fn decided(
     parameters: &Parameters,
 ) -> Decision {
     let mut decision = Decision {
-        name: "the rest".to_owned(),
+        name: "unmatched memory".to_owned(),
         subject: Subject::Rest,
         placement,
         start: Start::Allocation,

@@ -44,7 +44,7 @@ fn small_objects_are_spread_together_and_a_reason_is_given() {
     );
     assert_eq!(
         (decision.name.as_str(), decision.start),
-        ("the rest", Start::Allocation)
+        ("unmatched memory", Start::Allocation)
     );
     let why = &decision.why;
     assert!(
@@ -234,7 +234,7 @@ fn a_prediction_counts_it() {
     for object in &spread.objects {
         assert_eq!(object.decisions, [0], "{object:?}");
         assert_eq!(object.planned.local_share, 0.25, "{object:?}");
-        assert_ne!(object.name, "the rest");
+        assert_ne!(object.name, "unmatched memory");
     }
     let blocks = recording.decide(Policy::Interleave, &opteron()).decisions;
     let kept = Decision {

@@ -387,7 +387,7 @@ fn forked_processes_and_new_programs_go_on() {
     let programs = Programs::build();
     let tables = plan(&programs, [site(0, block_cyclic(0, 16))]);
     let run = programs.run(&tables, &["fork"]);
-    assert_eq!(run.policies("childs"), alternating(256, 16));
+    assert_eq!(run.policies("of_child"), alternating(256, 16));
     assert_eq!(run.summaries.len(), 2, "one line per process");
     let objects = |at: usize| {
         run.summaries[at]["rules"][0]["objects"]

@@ -145,7 +145,7 @@ int main(int argc, char **argv) {
             waitpid(child, NULL, 0);
             return 0;
         }
-        object("childs", allocate_a(1 << 20), 1 << 20);
+        object("of_child", allocate_a(1 << 20), 1 << 20);
     } else if (!strcmp(what, "exec")) {
         execl(argv[0], argv[0], "heap", NULL);
     } else if (!strcmp(what, "threads")) {

@@ -73,7 +73,7 @@ pub enum TracingError {
     /// The machine has no such cache.
     #[error(
         "{machine}: the machine has no {cache}, so misses can't be told from hits; describe its caches in a \
-         machine file (`nearpage machine --machine {argument} --toml` prints one to begin with)"
+         machine file (`nearpage machine show {argument} --toml` prints one to begin with)"
     )]
     NoCache {
         /// The machine's name.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{ChangedObject, RunComparison, Setting, Spread};
 use crate::amount::{percent, time};
 use crate::printable::printable;
-use crate::table::{Column, write_lines};
+use crate::table::{Column, wrapped, write_lines};
 
 /// Changed objects that are shown of each setting.
 const OBJECTS_MAX: usize = 10;
@@ -61,10 +61,8 @@ pub fn runs_text(comparison: &RunComparison, width: usize) -> String {
     }
     for (after, name) in comparison.after.iter().zip(&names[1..]) {
         if is_repeated && !after.elapsed_ranges_apart {
-            let _ = writeln!(
-                text,
-                "{name}: the times lie within the range of the times before."
-            );
+            let words = format!("{name}: the times lie within the range of the times before.");
+            text += &(wrapped(&words, width) + "\n");
         }
         text += &objects_text(&after.objects, name, width);
         for condition in &after.failed {
@@ -76,9 +74,10 @@ pub fn runs_text(comparison: &RunComparison, width: usize) -> String {
 
 fn objects_text(objects: &[ChangedObject], name: &str, width: usize) -> String {
     if objects.is_empty() {
-        return format!(
-            "\n{name}: no object's share of the cost or local share is known to have changed by 5 points.\n"
+        let words = format!(
+            "{name}: no object's share of the cost or local share is known to have changed by 5 points."
         );
+        return format!("\n{}\n", wrapped(&words, width));
     }
     let shown = &objects[..objects.len().min(OBJECTS_MAX)];
     let cells = |cell: &dyn Fn(&ChangedObject) -> Option<Spread>| {

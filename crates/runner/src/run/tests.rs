@@ -131,7 +131,7 @@ fn the_plans_parameters_are_autos() {
     let error = online_policy(&live("speed", 1)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the plan's [live] has `speed`, and `auto` has no parameter of that name"
+        "the plan's [online_migration] has `speed`, and `auto` has no parameter of that name"
     );
 }
 

@@ -229,7 +229,7 @@ fn programs_count_from_the_first_mark_to_the_last() {
 }
 
 #[test]
-fn a_program_begins_so_long_after_anothers_mark() {
+fn a_program_begins_so_long_after_the_mark_of_another() {
     let machine = machine(2, CLOCK);
     let marks = vec![
         (2, 0, Happening::Mark { begin: true }),

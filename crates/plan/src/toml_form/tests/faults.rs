@@ -163,8 +163,8 @@ fn unmatched_memory_and_the_brk_heap_are_decided_once_and_alone() {
     assert_messages(&[
         (
             "symbol = \"cvar\"",
-            "rest = true",
-            &["p.toml:8:", "the rest can be `interleave`"],
+            "unmatched = true",
+            &["p.toml:8:", "unmatched memory can be `interleave`"],
         ),
         (
             "symbol = \"cvar\"\nplacement = \"block-cyclic:20M\"",
@@ -174,12 +174,12 @@ fn unmatched_memory_and_the_brk_heap_are_decided_once_and_alone() {
         (
             "symbol = \"cvar\"",
             "rest = true\nheap = \">=1M\"",
-            &["p.toml:5:", "`rest` goes with no other key"],
+            &["p.toml:5:", "`unmatched` goes with no other key"],
         ),
         (
             "symbol = \"cvar\"",
             "rest = true\nsize = 4096",
-            &["p.toml:5:", "`rest` goes with no other key"],
+            &["p.toml:5:", "`unmatched` goes with no other key"],
         ),
         (
             "symbol = \"cvar\"",
@@ -206,7 +206,7 @@ fn unmatched_memory_and_the_brk_heap_are_decided_once_and_alone() {
             "[[object]]",
             "[[object]]\nname = \"a\"\nrest = true\nplacement = \"interleave\"\n\
              [[object]]\nname = \"b\"\nrest = true\nplacement = \"node:1\"\n[[object]]",
-            &["p.toml:9:", "one decision about the rest already"],
+            &["p.toml:9:", "one decision about unmatched memory already"],
         ),
     ]);
 }
@@ -237,7 +237,7 @@ fn a_phase_names_its_function_and_what_changes() {
             "[[phase]]\nfunction = \"f\"\n[[phase.object]]\nstart = \"parallel\"",
             &[
                 "p.toml:7:",
-                "`start`, `rest`, `brk_heap` and `code` do not go",
+                "`start`, `unmatched`, `brk_heap` and `code` do not go",
             ],
         ),
     ]);

@@ -411,7 +411,7 @@ fn parameters_of_online_migration_are_known_or_refused() {
     let unknown = auto_parameters(&live("haste", 1)).expect_err("no such parameter");
     assert_eq!(
         unknown.to_string(),
-        "the plan's [live] has `haste`, and `auto` has no parameter of that name"
+        "the plan's [online_migration] has `haste`, and `auto` has no parameter of that name"
     );
     // A plan with such a parameter cannot be replayed.
     let traced = traced(vec![heap(HEAP, 4)]);
