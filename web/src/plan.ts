@@ -39,7 +39,7 @@ export function howSure({ uncertainty: { change, model, model_less_replay: less,
     ...(change !== null && change[1] > change[0] ? [`In nine of ten recordings as long, the change lies between ${signed(change[0])} and ${signed(change[1])}.`] : []),
     ...(model !== null && model.pairs > 0 && change !== null && change[1] > change[0] ? [`Nine of ten predictions for such machines are within ${(100 * model.nine_in_ten).toFixed(0)} % of ${model.source === "benchmark" ? "replays" : "what was measured here"}.`] : []),
     ...(less !== null && planned_ns !== first_touch_ns ? [`Without the replay, the model would predict ${signed(less)} of the time more.`] : []),
-    ...(doubt === "samples" ? ["It may as well be the other way round."] : doubt === "model" ? ["Plans with so little to gain lost on the average."] : []),
+    ...(doubt === "samples" ? ["It may as well be the other way round."] : doubt === "model" ? ["Most plans with so little to gain lost."] : []),
   ];
   return words.length > 0 ? ` ${words.join(" ")}` : "";
 }

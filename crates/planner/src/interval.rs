@@ -11,7 +11,7 @@
 //!
 //! The model's error is that of its class of machines, from `benches/accuracy` (docs/explain/accuracy.md) or, once there are
 //! enough, from runs that were measured here. It decides only where it changes the sign: for savings so small that plans with
-//! no more lost on the average.
+//! no more mostly lost.
 //!
 //! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
 
@@ -35,7 +35,7 @@ pub enum Doubt {
     None,
     /// Other recordings as long might have shown the opposite.
     Samples,
-    /// Plans with so little to gain lost on the average.
+    /// Most plans with so little to gain lost.
     Model,
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
              ten)"
         ),
         Doubt::Model => format!(
-            "on machines {} plans with no more than {:.1} % to save lost on the average",
+            "on machines {} most plans with no more than {:.1} % to save lost",
             found.model?.class.as_str(),
             100.0 * found.model?.turns_below
         ),
@@ -302,7 +302,7 @@ mod tests {
                 .iter()
                 .find(|note| note.starts_with("everything is left"));
             assert!(
-                note.is_some_and(|note| note.contains("lost on the average")),
+                note.is_some_and(|note| note.contains("to save lost")),
                 "{:?}",
                 decided.notes
             );

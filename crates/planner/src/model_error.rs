@@ -5,12 +5,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// By class: what `benches/accuracy` found: the median of relative errors, what nine in ten are below, the saving up to
-/// which plans of `auto` lost on the average, and the number of plans.
+/// which most plans of `auto` lost, and the number of plans.
 const BENCHMARK: [(MachineClass, f64, f64, f64, u32); 3] = [
-    (MachineClass::OneHop, 0.0, 0.0, 0.0, 0),
-    (MachineClass::SeveralHops, 0.0, 0.0, 0.0, 0),
+    (MachineClass::OneHop, 0.019, 0.132, 0.0471, 568),
+    (MachineClass::SeveralHops, 0.012, 0.078, 0.0027, 444),
     (MachineClass::MemoryOnlyNodes, 0.0, 0.0, 0.0, 0),
 ];
+/// Smaller predicted savings are none.
+const NOTHING: f64 = 0.0005;
 /// Distances of other nodes that differ by less are the same.
 const EVEN: f64 = 0.15;
 /// Measured pairs from which on they say more than the benchmark does.
@@ -85,7 +87,7 @@ pub struct ModelError {
     pub median: f64,
     /// Nine in ten are.
     pub nine_in_ten: f64,
-    /// Plans whose predicted saving was no more than this share of the time lost on the average; 0: none did.
+    /// Most plans whose predicted saving was no more than this share of the time lost; 0: the least savings were savings.
     pub turns_below: f64,
     /// Pairs of a prediction and what came of it.
     pub pairs: u32,
@@ -160,15 +162,16 @@ fn learned(class: MachineClass, pairs: &[Change]) -> ModelError {
     }
 }
 
-/// The predicted saving up to which plans lost on the average; 0 where there is none.
+/// The greatest predicted saving such that of all plans with no more most lost, and all together, too; 0 where there is none.
 fn turns_below(pairs: &[Change]) -> f64 {
-    let saves = pairs.iter().copied().filter(|one| one.predicted < 0.0);
+    let saves = pairs.iter().copied().filter(|one| one.predicted < -NOTHING);
     let mut savings: Vec<Change> = saves.collect();
     savings.sort_by(|one, other| other.predicted.total_cmp(&one.predicted));
-    let (mut sum, mut below) = (0.0, 0.0);
-    for one in savings {
+    let (mut lost, mut sum, mut below) = (0, 0.0, 0.0);
+    for (before, one) in savings.iter().enumerate() {
+        lost += usize::from(one.measured > 0.0);
         sum += one.measured;
-        if sum > 0.0 {
+        if 2 * lost > before + 1 && sum > 0.0 {
             below = -one.predicted;
         }
     }
@@ -202,10 +205,16 @@ mod tests {
     }
 
     #[test]
-    fn small_savings_are_doubted_where_they_lost_on_the_average() {
+    fn small_savings_are_doubted_where_most_of_them_were_losses() {
         assert_eq!(turns_below(&pairs(&[(-0.01, -0.01), (-0.2, -0.1)])), 0.0);
-        let lost = pairs(&[(-0.3, -0.3), (-0.01, 0.05), (-0.02, -0.01), (0.1, 0.2)]);
-        assert_eq!(turns_below(&lost), 0.02);
+        let lost = pairs(&[
+            (-0.3, -0.3),
+            (-0.01, 0.05),
+            (-0.02, -0.01),
+            (-0.03, 0.01),
+            (0.1, 0.2),
+        ]);
+        assert_eq!(turns_below(&lost), 0.03);
         assert_eq!(turns_below(&[]), 0.0);
     }
 

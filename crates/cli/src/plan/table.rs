@@ -286,7 +286,7 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
     let doubt = match doubt {
         Doubt::None => None,
         Doubt::Samples => Some("so that it may as well be the other way round".to_owned()),
-        Doubt::Model => Some("plans with so little to gain lost on the average".to_owned()),
+        Doubt::Model => Some("most plans with so little to gain lost".to_owned()),
     };
     let words: Vec<String> = [by_samples, by_model, of_replay, doubt]
         .into_iter()
