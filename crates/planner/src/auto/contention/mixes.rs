@@ -7,14 +7,19 @@ use nearpage_simulator::{Home, Job, MemoryTrace, PlanHomes, Policy, simulate};
 
 use super::{Contention, Demand, Part};
 
-/// Machines whose CPUs wait for each miss: the model knows nothing of misses that overlap.
-const MACHINES: [&str; 8] = [
+/// Machines, each with CPUs that wait for each miss, as the model knows nothing of misses that overlap, and with the bandwidth that
+/// plans assume where none is known.
+const MACHINES: [&str; 12] = [
     "altix-4",
     "amd48",
+    "carrefour-a",
+    "carrefour-b",
+    "epyc-8",
     "flash-8",
     "flash-8-contended",
     "intel32",
     "now-8",
+    "opteron-4",
     "smile-4",
     "xeon-2",
 ];
@@ -50,6 +55,9 @@ impl Mix {
         let mut random = Random(seed);
         let name = MACHINES[random.below(MACHINES.len() as u64) as usize];
         let machine = preset(name).expect(name);
+        let assumed = machine.with_assumed_bandwidth();
+        let mut machine = assumed.map_or(machine, |assumed| assumed.machine);
+        machine.processor.outstanding_misses = Some(1);
         let timing = machine.timing().expect(name);
         let instruction_ns = timing.cycles_per_instruction / timing.clock_ghz;
         let nodes = machine.nodes.len() as u64;
