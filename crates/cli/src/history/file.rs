@@ -22,7 +22,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Letters of a name.
 const NAME_MAX: usize = 200;
 /// Another writer is waited for so long.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_WAIT: Duration = Duration::from_secs(10);
 const FILE: &str = "history.jsonl";
 const LOCK: &str = "history.lock";
 /// Version of a line.
