@@ -1639,3 +1639,104 @@ fn what_cannot_be_an_address_is_wrong_usage() {
         &["cannot serve on 192.0.2.1:9464"],
     );
 }
+
+/// A line of the file that `history` reads.
+fn compared(number: u64, predicted: f64, measured: f64) -> String {
+    format!(
+        r#"{{"version":1,"unix_s":{},"program":"cg","key":"ab-00","machine":"two","class":"one-hop","measured_by":"optimize","predicted_by":"model","predicted":{predicted},"predicted_range":[-0.3,-0.1],"measured":{measured},"first_touch_ns":1e9,"planned_ns":9e8,"runs":3,"plan":null}}"#,
+        1_795_651_200 + number
+    )
+}
+
+#[test]
+fn history_lists_what_came_of_predictions_and_forgets_it_when_told() {
+    let case = Case::new("history");
+    let history = |arguments: &[&str]| {
+        let mut command = case.command(nearpage_path());
+        command
+            .arg("history")
+            .args(arguments)
+            .env("XDG_STATE_HOME", case.path("state"));
+        case.run(command)
+    };
+    let none = history(&[]).success();
+    assert!(
+        none.stdout.starts_with("No prediction was compared"),
+        "{none}"
+    );
+    fs::create_dir_all(case.path("state/nearpage")).unwrap();
+    let mut lines = vec!["{\"version\":99}".to_owned()];
+    lines.extend((0..25).map(|number| compared(number, -0.2, -0.1)));
+    case.write("state/nearpage/history.jsonl", lines.join("\n") + "\n");
+    let listed = history(&[]).success();
+    for words in [
+        "2026-11-26",
+        "-20.0 %",
+        "-30.0 to -10.0 %",
+        "-10.0 %",
+        "-11.1 %",
+        "25 modelled predictions",
+        "1 lines cannot be read",
+    ] {
+        assert!(listed.stdout.contains(words), "{words}: {listed}");
+    }
+    let found = json(&history(&["--json"]).success());
+    assert_eq!(found["pairs"].as_array().map(Vec::len), Some(25));
+    assert_eq!(found["errors"][0]["source"], "history");
+    history(&["--clear"]).success();
+    assert!(!case.path("state/nearpage/history.jsonl").exists());
+    // A link to somewhere else is not read.
+    case.write("elsewhere", compared(0, -0.2, -0.1));
+    std::os::unix::fs::symlink(
+        case.path("elsewhere"),
+        case.path("state/nearpage/history.jsonl"),
+    )
+    .unwrap();
+    says(history(&[]), 1, &["history.jsonl", "not a regular file"]);
+}
+
+#[test]
+fn a_bundle_shows_what_it_has_and_is_read_again() {
+    let case = Case::new("bundle");
+    let asked = case.nearpage(["doctor", "--bundle", "b.tar"]).exits(2);
+    assert!(
+        asked.stdout.contains("nearpage/perf.json") && asked.stderr.contains("--yes"),
+        "{asked}"
+    );
+    assert!(!case.path("b.tar").exists());
+    let written = case
+        .nearpage(["doctor", "--bundle", "b.tar", "--yes"])
+        .success();
+    assert!(written.stdout.contains("sys/devices/system"), "{written}");
+    let bytes = fs::read(case.path("b.tar")).unwrap();
+    let folder = case.folder().to_string_lossy().into_owned();
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(!text.contains(&folder) && !text.contains("b.tar"));
+    let found = json(
+        &case
+            .nearpage(["doctor", "--from-bundle", "b.tar", "--json"])
+            .success(),
+    );
+    assert_eq!(found["choices"][0]["asked"], "auto");
+    let doctor = json(&case.nearpage(["doctor", "--json"]).success());
+    let findings = doctor["findings"].as_array().unwrap();
+    let auto = findings
+        .iter()
+        .find(|one| one["name"] == "record --source auto")
+        .unwrap();
+    let line = found["choices"][0]["line"].as_str().unwrap();
+    assert!(
+        auto["found"].as_str().unwrap().contains(line)
+            || auto["found"].as_str().unwrap().contains("not to be had")
+    );
+    let listed = case
+        .nearpage(["doctor", "--from-bundle", "b.tar"])
+        .success();
+    assert!(listed.stdout.contains("record --source auto: "), "{listed}");
+    case.write("bad.tar", "no archive");
+    says(
+        case.nearpage(["doctor", "--from-bundle", "bad.tar"]),
+        1,
+        &["bad.tar"],
+    );
+}

@@ -97,6 +97,11 @@ fn machines_are_as_their_schemas_say() {
     checked("machine-list", &list);
     let calibrate = ["machine", "--calibrate", "--quick"];
     nearpage(&case, "machine-calibrate", &calibrate);
+    nearpage(&case, "history", &["history"]);
+    let bundle = ["doctor", "--bundle", "bundle.tar", "--yes"];
+    case.nearpage(bundle).success();
+    let replay = ["doctor", "--from-bundle", "bundle.tar"];
+    nearpage(&case, "doctor-bundle", &replay);
 }
 
 #[test]

@@ -82,6 +82,12 @@ export interface Planned {
 export interface ThreadsAssumed { layout: "as-recorded" | "compact" | "scatter"; why?: string; threads: number; nodes_used: number; nodes: number }
 export interface PlanTime {
   by: "replay" | "model"; first_touch_ns: number; planned_ns: number; runtime_scale: number; scaled_first_touch_ns: number; scaled_planned_ns: number;
+  uncertainty: Uncertainty;
+}
+/** How sure a predicted time is: bounds of the change by the number of samples, and the model's error. */
+export interface Uncertainty {
+  change: [number, number] | null; model: { nine_in_ten: number; pairs: number; source: "benchmark" | "history" } | null;
+  model_less_replay: number | null; doubt: "none" | "samples" | "model";
 }
 export interface Plan {
   machine: string; nodes: number; policy: string; program: string; accesses: number; first_touch: Outcome;

@@ -32,11 +32,23 @@ function layout({ threads, threads_of_plan: asked }: Plan): string {
   return `threads ${words}${asked === null ? "" : " as the plan says"}${threads.why === undefined ? "" : ` (${threads.why})`}${on}`;
 }
 
+/** How sure the predicted time is; nothing where there is nothing to be unsure of. */
+export function howSure({ uncertainty: { change, model, model_less_replay: less, doubt }, planned_ns, first_touch_ns }: PlanTime): string {
+  const signed = (share: number) => `${share > 0 ? "+" : ""}${(100 * share).toFixed(1)} %`;
+  const words = [
+    ...(change !== null && change[1] > change[0] ? [`In nine of ten recordings as long, the change lies between ${signed(change[0])} and ${signed(change[1])}.`] : []),
+    ...(model !== null && model.pairs > 0 && change !== null && change[1] > change[0] ? [`Nine of ten predictions for such machines are within ${(100 * model.nine_in_ten).toFixed(0)} % of ${model.source === "benchmark" ? "replays" : "what was measured here"}.`] : []),
+    ...(less !== null && planned_ns !== first_touch_ns ? [`Without the replay, the model would predict ${signed(less)} of the time more.`] : []),
+    ...(doubt === "samples" ? ["It may as well be the other way round."] : doubt === "model" ? ["Most plans with so little to gain lost."] : []),
+  ];
+  return words.length > 0 ? ` ${words.join(" ")}` : "";
+}
+
 /** What the plan does to the time. */
 function inTime(found: PlanTime): string {
   const instead = (planned: number, touched: number) => `${time(planned)} instead of ${time(touched)} under first touch`;
   const scaled = found.runtime_scale > 1 ? `; ${instead(found.scaled_planned_ns, found.scaled_first_touch_ns)} of a run whose parallel part is ${found.runtime_scale} times as long` : "";
-  return `Time, ${found.by === "replay" ? "replayed" : "modelled with contention"}: ${instead(found.planned_ns, found.first_touch_ns)}${scaled}.`;
+  return `Time, ${found.by === "replay" ? "replayed" : "modelled with contention"}: ${instead(found.planned_ns, found.first_touch_ns)}${scaled}.${howSure(found)}`;
 }
 
 export function planView(context: Context): HTMLElement {

@@ -4,6 +4,7 @@ import { api, type Costly, type Plan, type Summary } from "./api.ts";
 import { type Context, objects } from "./context.ts";
 import { type Child, h } from "./dom.ts";
 import { percent, several, time } from "./format.ts";
+import { howSure } from "./plan.ts";
 import { link, type State } from "./state.ts";
 import { bar } from "./table.ts";
 
@@ -71,7 +72,7 @@ function saving(plan: Plan, context: Context): Element[] {
   else if (plan.time !== null) {
     const { first_touch_ns: touched, planned_ns: planned, by } = plan.time;
     const saved = touched > 0 ? 1 - planned / touched : 0;
-    lines.push([h("b", {}, saved > 0 ? `${percent(saved)} of the time` : "Nothing"), ` on ${plan.machine}: ${time(planned)} instead of ${time(touched)} under first touch (${by === "replay" ? "every miss replayed" : "modelled with contention"}). `, open]);
+    lines.push([h("b", {}, saved > 0 ? `${percent(saved)} of the time` : "Nothing"), ` on ${plan.machine}: ${time(planned)} instead of ${time(touched)} under first touch (${by === "replay" ? "every miss replayed" : "modelled with contention"}).${howSure(plan.time)} `, open]);
   } else lines.push([`No time can be predicted. Local accesses on ${plan.machine}: ${percent(plan.first_touch.local_share)} by first touch, ${percent(plan.planned.local_share)} as planned. `, open]);
   if (!one && plan.accesses > 0) {
     lines.push([

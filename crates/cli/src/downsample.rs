@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nearpage_machine::CpuId;
-use nearpage_recording::trace::{ThinEvent, Thinning};
+use nearpage_recording::trace::{StepBatch, Steps, ThinEvent, Thinning};
 use nearpage_recording::{Recording, SampleCounts, ThreadIndex};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -54,9 +54,11 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
     };
     // A first pass for the totals, which tables have beside the accesses.
     let mut by_cpu: BTreeMap<(ThreadIndex, CpuId), u64> = BTreeMap::new();
+    let mut cost_ns = 0.0;
     let counted = {
         let _progress = Progress::new(format!("downsampling {}", arguments.recording.display()));
         recording.thin(&thinning, |batch| {
+            cost_ns += batch.cost_ns.iter().map(|&ns| f64::from(ns)).sum::<f64>();
             for (thread, cpu) in batch.thread.iter().zip(&batch.cpu) {
                 *by_cpu.entry((*thread, *cpu)).or_default() += 1;
             }
@@ -66,7 +68,8 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
     let mut metadata = recording.metadata.clone();
     metadata.tracing = None;
     metadata.calibration.clone_from(&described);
-    metadata.counts = counts(counted);
+    let computed_ns = computed_ns(&recording)?;
+    let each_ns = cost_ns / counted.max(1) as f64;
     metadata.notes.extend(notes.iter().cloned());
     let mut tables = recording.tables.clone();
     for (thread, index) in tables.threads.iter_mut().zip(0..) {
@@ -75,8 +78,11 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
             .range(of_thread)
             .map(|((_, cpu), accesses)| (*cpu, *accesses))
             .collect();
-        thread.counts = counts(thread.cpus.iter().map(|(_, accesses)| accesses).sum());
+        let accesses = thread.cpus.iter().map(|(_, accesses)| accesses).sum();
+        let computed_ns = computed_ns.get(index as usize).copied().unwrap_or(0.0);
+        thread.counts = counts(accesses, computed_ns, each_ns);
     }
+    metadata.counts = sum(tables.threads.iter().map(|thread| thread.counts));
     {
         let progress = Progress::new(format!("downsampling {}", arguments.recording.display()));
         let mut written = 0;
@@ -123,12 +129,53 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn counts(accesses: u64) -> SampleCounts {
+/// How long each thread computes between its misses, by index, in nanoseconds; 0 where the trace was cut short.
+fn computed_ns(recording: &Recording) -> anyhow::Result<Vec<f64>> {
+    let timing = recording.machine.timing()?;
+    let instruction_ns = timing.cycles_per_instruction / timing.clock_ghz;
+    let mut computed = vec![0.0; recording.tables.threads.len()];
+    let trace = match recording.trace() {
+        Ok(trace) => trace,
+        Err(nearpage_recording::Error::CutShort(_)) => return Ok(computed),
+        Err(error) => return Err(error.into()),
+    };
+    let mut batch = StepBatch::default();
+    for (position, traced) in trace.threads().iter().enumerate() {
+        let mut steps = trace.steps(position);
+        let mut instructions = 0;
+        while steps.next(&mut batch)? {
+            let misses = batch.misses.iter().map(|miss| miss.instructions);
+            let others = batch.happenings.iter().map(|happening| happening.1);
+            instructions += misses.chain(others).map(u64::from).sum::<u64>();
+        }
+        if let Some(own) = computed.get_mut(traced.thread.0 as usize) {
+            *own += instructions as f64 * instruction_ns;
+        }
+    }
+    Ok(computed)
+}
+
+/// Computation counts as in samples of the clock: a sample that is no access stands for as much time as one that is.
+fn counts(accesses: u64, computed_ns: f64, each_ns: f64) -> SampleCounts {
+    let compute = match each_ns > 0.0 {
+        true => (computed_ns / each_ns).round() as u64,
+        false => 0,
+    };
     SampleCounts {
-        samples: accesses,
+        samples: accesses + compute,
         accesses,
+        compute,
         ..SampleCounts::default()
     }
+}
+
+fn sum(counts: impl Iterator<Item = SampleCounts>) -> SampleCounts {
+    counts.fold(SampleCounts::default(), |sum, one| SampleCounts {
+        samples: sum.samples + one.samples,
+        accesses: sum.accesses + one.accesses,
+        compute: sum.compute + one.compute,
+        ..sum
+    })
 }
 
 fn thinning(arguments: &Downsample) -> Result<Thinning, Usage> {

@@ -9,6 +9,7 @@ mod downsample;
 mod evaluate;
 mod export;
 mod generate;
+mod history;
 mod import;
 mod job;
 mod json;
@@ -106,6 +107,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plan(arguments) => plan::main(arguments),
         Command::Run(arguments) => run::main(arguments),
         Command::Optimize(arguments) => optimize::main(arguments),
+        Command::History(arguments) => history::main(arguments),
         Command::Import(arguments) => import::main(arguments),
         Command::Export(arguments) => export::main(arguments),
         Command::Downsample(arguments) => downsample::main(arguments),

@@ -20,6 +20,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::arguments::Optimize;
+use crate::history::{self, Measured};
 use crate::json::{self, OwnOutput};
 use crate::{analysis, plan, terminal};
 
@@ -94,6 +95,16 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
         false => (None, Vec::new()),
     };
     drop(own_output);
+    let compared = comparison.as_ref().and_then(|comparison| {
+        compared(
+            &arguments,
+            comparison,
+            &here,
+            &programs,
+            &plans,
+            kept.as_ref(),
+        )
+    });
 
     let verdict = match &comparison {
         None if !can_place => NOWHERE_TO_PLACE.to_owned(),
@@ -118,18 +129,52 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     outcome.iter().for_each(|line| say(line));
-    let mut text = String::new();
-    for plan in &plans {
-        text.push_str(&plan::to_text(plan, terminal::width()));
-        text.push('\n');
-    }
-    if let Some(comparison) = &comparison {
-        text.push_str(&comparison.to_text());
-        text.push('\n');
-    }
+    let mut text = tables(&plans, comparison.as_ref(), compared);
     text.push_str(&ending(&verdict, &output, kept.is_some() && !loses));
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps what was measured beside what was predicted of the costliest program on this machine, and says both.
+fn compared(
+    arguments: &Optimize,
+    comparison: &Comparison,
+    here: &Machine,
+    programs: &[ProgramImage],
+    plans: &[DecidedPlan],
+    kept: Option<&PathBuf>,
+) -> Option<String> {
+    if arguments.machine != "local" {
+        return None;
+    }
+    history::keep(&Measured {
+        program: &programs.first()?.identity(&arguments.command[1..]),
+        machine: here,
+        decided: plans.first()?,
+        first_touch_ns: comparison.before.elapsed_ns,
+        planned_ns: comparison.after.elapsed_ns,
+        runs: arguments.runs,
+        kept,
+    })
+}
+
+/// The plans, and what came of them.
+fn tables(
+    plans: &[DecidedPlan],
+    comparison: Option<&Comparison>,
+    compared: Option<String>,
+) -> String {
+    let mut text = String::new();
+    for plan in plans {
+        text.push_str(&plan::to_text(plan, terminal::width()));
+        text.push('\n');
+    }
+    if let Some(comparison) = comparison {
+        text.push_str(&comparison.to_text());
+        text.extend(compared.map(|words| words + "\n"));
+        text.push('\n');
+    }
+    text
 }
 
 /// What came of it, and where the plan is.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use nearpage_machine::NodeId;
 use nearpage_plan::{PlaceRule, ProgramImage, SearchPaths};
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use crate::arguments::{Mechanism, Run};
 use crate::json::{self, OwnOutput};
-use crate::{Usage, terminal};
+use crate::{Usage, history, terminal};
 
 /// What `run --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -79,9 +80,19 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
         }
     };
     let own_output = arguments.json.then(OwnOutput::take).transpose()?;
+    let begun = Instant::now();
     let ran = run(&options, &say)?;
+    let elapsed = begun.elapsed();
     drop(own_output);
     let status = ran.status;
+    let is_of_kept_plan = arguments.plan.is_empty() && rules.is_empty() && status == 0;
+    if let ([kept], Some(image)) = (ran.plans.as_slice(), programs.first())
+        && is_of_kept_plan
+    {
+        let program = image.identity(&arguments.command[1..]);
+        let compared = history::keep_run(&program, kept, elapsed);
+        compared.iter().for_each(|words| say(words));
+    }
     if arguments.json {
         json::print(&RunOutput::from(ran))?;
     }

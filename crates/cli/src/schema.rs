@@ -10,10 +10,11 @@ use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
-use crate::doctor::DoctorOutput;
+use crate::doctor::{BundleOutput, DoctorOutput};
 use crate::downsample::DownsampleOutput;
 use crate::evaluate::EvaluateOutput;
 use crate::export::ExportOutput;
+use crate::history::HistoryOutput;
 use crate::import::ImportOutput;
 use crate::lab::LabOutput;
 use crate::live::{LiveOutput, ReplayOutput};
@@ -38,7 +39,9 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("compare", of::<RunComparison>()),
         ("evaluate", of::<EvaluateOutput>()),
         ("doctor", of::<DoctorOutput>()),
+        ("doctor-bundle", of::<BundleOutput>()),
         ("export", of::<ExportOutput<'_>>()),
+        ("history", of::<HistoryOutput>()),
         ("import", of::<ImportOutput>()),
         ("lab", of::<LabOutput>()),
         ("live", of::<LiveOutput<'_>>()),

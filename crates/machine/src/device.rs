@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Machine, NodeId};
+use crate::{CpuId, Machine, Node, NodeId};
 
 /// What a device does.
 #[derive(
@@ -60,6 +60,60 @@ impl Machine {
         let mut devices = self.devices.iter();
         devices.find(|device| (device.kind, device.number) == (kind, number))
     }
+}
+
+/// Class codes (PCI Code and ID Assignment Specification): base class and subclass.
+const DISPLAY: u32 = 0x03;
+const PROCESSING_ACCELERATOR: u32 = 0x12;
+const ETHERNET: u32 = 0x02_00;
+const INFINIBAND: u32 = 0x02_07;
+const OTHER_NETWORK: u32 = 0x02_80;
+const NON_VOLATILE_MEMORY: u32 = 0x01_08;
+/// Makers of the displays of management controllers, which compute nothing: ASPEED, Matrox.
+const MANAGEMENT: [u32; 2] = [0x1a03, 0x102b];
+
+/// What a device of this class, base class and subclass, does; none where it is of no kind that matters here.
+pub(crate) fn kind_of(class: u32, vendor: impl FnOnce() -> Option<u32>) -> Option<DeviceKind> {
+    match (class >> 8, class) {
+        (DISPLAY, _) => {
+            let computes = vendor().is_none_or(|vendor| !MANAGEMENT.contains(&vendor));
+            computes.then_some(DeviceKind::Gpu)
+        }
+        (PROCESSING_ACCELERATOR, _) => Some(DeviceKind::Gpu),
+        (_, ETHERNET | INFINIBAND | OTHER_NETWORK) => Some(DeviceKind::Nic),
+        (_, NON_VOLATILE_MEMORY) => Some(DeviceKind::Nvme),
+        _ => None,
+    }
+}
+
+/// Devices with their numbers, of their kinds, PCI addresses and nodes.
+pub(crate) fn numbered(
+    found: impl IntoIterator<Item = (DeviceKind, String, Option<NodeId>)>,
+) -> Vec<Device> {
+    let placed = found
+        .into_iter()
+        .filter_map(|(kind, pci, node)| Some((kind, pci_place(&pci)?, pci, node)));
+    let mut found: Vec<(DeviceKind, [u32; 4], String, Option<NodeId>)> = placed.collect();
+    found.sort();
+    let mut devices: Vec<Device> = Vec::new();
+    for (kind, _, pci, node) in found {
+        let before = devices.last().filter(|before| before.kind == kind);
+        devices.push(Device {
+            kind,
+            number: before.map_or(0, |before| before.number + 1),
+            node,
+            pci,
+        });
+    }
+    devices
+}
+
+/// The node that has all of these CPUs; CPUs of no node count for none.
+pub(crate) fn node_next_to(cpus: &[CpuId], nodes: &[Node]) -> Option<NodeId> {
+    let node_of = |cpu: &CpuId| nodes.iter().find(|node| node.cpus.contains(cpu));
+    let mut places = cpus.iter().filter_map(node_of).map(|node| node.id);
+    let first = places.next()?;
+    places.all(|other| other == first).then_some(first)
 }
 
 /// Domain, bus, device and function of a PCI address.

@@ -9,6 +9,7 @@
 //! | caches | `L1Cache`, `L1iCache`, … (version 2), `Cache` (version 1): size, line, ways, kind |
 //! | pages | the smallest two sizes of any `page_type` |
 //! | distances | the latencies between NUMA nodes: `distances2`, in version 1 `distances` |
+//! | devices | `PCIDev` of the classes that matter, next to the CPUs of the object around them |
 //! | latency, bandwidth | `memattr` `Latency` in ns, `Bandwidth`, `ReadBandwidth`, `WriteBandwidth` in MiB/s; bandwidths between NUMA nodes in `distances2`, in MB/s |
 //!
 //! hwloc gives memory that has no CPUs of its own (HBM, CXL) the `cpuset` of the place it is attached
@@ -17,6 +18,7 @@
 //! whose memory may not be used are on the node that their `complete_nodeset` names, which then has no memory.
 
 mod attributes;
+mod devices;
 mod matrices;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,6 +152,7 @@ fn read(document: &Document, origin: &str) -> Result<Machine, Problem> {
         cores,
         caches,
         memory_caches: memory_caches(root, &positions)?,
+        devices: devices::of(of_type("PCIDev"), &nodes, &cpus),
         ..Machine::of_nodes(name(whole, origin), nodes)
     };
     distances(&mut machine, root, &numa, &positions)?;

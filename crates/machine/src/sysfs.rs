@@ -10,6 +10,7 @@ mod devices;
 mod limits;
 mod nodes;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::tree::Tree;
@@ -30,6 +31,25 @@ impl Machine {
     /// cannot be ([`Machine::validate`]).
     pub fn local(sys_root: &Path) -> Result<Self, Error> {
         from_tree(&Tree::system(sys_root), "local".to_owned())
+    }
+
+    /// What [`Machine::local`] reads, for who packs that for others: paths that begin with `sys/`, with their content, or none
+    /// for folders. Files that are looked for and not read are empty.
+    ///
+    /// # Errors
+    /// As [`Machine::local`].
+    pub fn gather(sys_root: &Path) -> Result<BTreeMap<String, Option<Vec<u8>>>, Error> {
+        let tree = Tree::system(sys_root);
+        from_tree(&tree, "local".to_owned())?;
+        Ok(tree.seen())
+    }
+
+    /// The text of one file that an archive of another machine's `/sys` has besides; `None` where it has none of that path.
+    ///
+    /// # Errors
+    /// As [`Machine::from_sysfs`].
+    pub fn file_of_archive(bytes: &[u8], path: &str) -> Result<Option<String>, Error> {
+        Tree::archived(bytes, Path::new("archive"))?.read(path)
     }
 
     /// Reads another machine's `/sys`, with `/proc` beside it where it was gathered: a folder, or an

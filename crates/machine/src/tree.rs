@@ -6,7 +6,8 @@
 
 mod archive;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -50,7 +51,12 @@ pub(crate) struct Tree {
     origin: PathBuf,
     /// Files and folders that were read: a measure of work that does not depend on the machine.
     reads: Cell<u64>,
+    /// What was found in a running system, for who gathers that.
+    seen: RefCell<Seen>,
 }
+
+/// Paths that were found, with their content where they are files.
+pub(crate) type Seen = BTreeMap<String, Option<Vec<u8>>>;
 
 impl Tree {
     /// The running system; `sys_root` is `/sys` but in tests.
@@ -61,6 +67,7 @@ impl Tree {
             is_sys: true,
             origin: sys_root.to_owned(),
             reads: Cell::new(0),
+            seen: RefCell::default(),
         }
     }
 
@@ -94,6 +101,7 @@ impl Tree {
             is_sys: false,
             origin: origin.to_owned(),
             reads: Cell::new(0),
+            seen: RefCell::default(),
         };
         if tree.exists("sys/devices/system") {
             return Ok(tree);
@@ -153,9 +161,16 @@ impl Tree {
     /// Is there something under this path?
     pub fn exists(&self, path: &str) -> bool {
         if let Store::System(root) = &self.store {
-            return self
-                .stored(path)
-                .is_some_and(|stored| root.join(stored).exists());
+            let stored = self.stored(path).map(|stored| root.join(stored));
+            let exists = stored.as_ref().is_some_and(|stored| stored.exists());
+            if let Some(stored) = stored.filter(|_| exists) {
+                let content = stored.is_file().then(Vec::new);
+                self.seen
+                    .borrow_mut()
+                    .entry(path.to_owned())
+                    .or_insert(content);
+            }
+            return exists;
         }
         self.resolved(path).is_some()
     }
@@ -171,6 +186,11 @@ impl Tree {
         let Some(bytes) = self.bytes(path).map_err(failed)? else {
             return Ok(None);
         };
+        if self.is_system() {
+            self.seen
+                .borrow_mut()
+                .insert(path.to_owned(), Some(bytes.clone()));
+        }
         let text = String::from_utf8_lossy(&bytes);
         let text = text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\0');
         Ok(Some(text.to_owned()))
@@ -241,7 +261,18 @@ impl Tree {
             source,
         })?;
         names.sort();
+        if self.is_system() {
+            let mut seen = self.seen.borrow_mut();
+            for name in &names {
+                seen.entry(format!("{folder}/{name}")).or_insert(None);
+            }
+        }
         Ok(names)
+    }
+
+    /// What was found so far in a running system.
+    pub fn seen(self) -> Seen {
+        self.seen.into_inner()
     }
 
     /// Members of a folder that are a word and a number, as `node0`, `cpu3`, `index2`, by number.

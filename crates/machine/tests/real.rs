@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearpage_machine::{Machine, MemoryKind, NodeId};
+use nearpage_machine::{DeviceKind, Machine, MemoryKind, NodeId};
 
 /// The folder with published data, or a note that the test is skipped.
 fn real(folder: &str) -> Option<PathBuf> {
@@ -235,4 +235,36 @@ fn published_measurements_become_machines_and_the_model_predicts_their_curve() {
     // Over CXL, and towards the other socket: idle latency, and the link's bandwidth.
     let far = epyc.load_model(NodeId(3), NodeId(4)).expect("known");
     assert_eq!((far.idle_ns, far.peak_bytes_per_s), (363.5, 17_585.8e6));
+}
+
+#[test]
+fn devices_of_hwlocs_xml_are_next_to_the_cpus_around_them() {
+    let Some(folder) = real("machines") else {
+        return;
+    };
+    let machine = |name: &str| {
+        let text = std::fs::read_to_string(folder.join(name)).expect(name);
+        Machine::from_hwloc_xml(&text, name).expect(name)
+    };
+    let dgx = machine("nvidiaDGX2.xml");
+    let of = |kind| {
+        let devices = dgx.devices.iter().filter(move |device| device.kind == kind);
+        devices
+            .map(|device| device.node.map(|node| node.0))
+            .collect::<Vec<_>>()
+    };
+    let gpus = of(DeviceKind::Gpu);
+    assert_eq!(gpus.len(), 16, "{:?}", dgx.devices);
+    // Half of them beside each processor.
+    assert_eq!(gpus.iter().filter(|node| **node == Some(0)).count(), 8);
+    assert_eq!(gpus.iter().filter(|node| **node == Some(1)).count(), 8);
+    for name in ["192em64t-24n8c2t.xml", "32em64t-2n8c2t-pci-normalio.xml"] {
+        let machine = machine(name);
+        assert!(!machine.devices.is_empty(), "{name}");
+        let text = machine.to_toml();
+        assert_eq!(
+            Machine::from_toml(&text, name).expect(name).devices,
+            machine.devices
+        );
+    }
 }

@@ -59,7 +59,7 @@ pub use predicted::{Predicted, slower_than_first_touch};
 pub use program::{ProgramImage, resolve_command};
 pub use shape::{Parts, Tiles};
 pub use size::{parse_size, print_size};
-pub use store::{Kept, Store};
+pub use store::{Kept, Store, state_folder};
 pub use target::{Later, Mechanism, Pinning, Target};
 pub use toml_form::VERSION;
 pub use translate::{Compact, translate};

@@ -19,6 +19,18 @@ use serde::Deserialize;
 use crate::on_disk::{read_text, unique, write_new};
 use crate::{Error, Plan, Program};
 
+/// The user's folder of what nearpage keeps: `$XDG_STATE_HOME/nearpage`, or `~/.local/state/nearpage`; none without a home.
+pub fn state_folder() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let state =
+        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(state.join("nearpage"))
+}
+
 /// Begins the names of folders that are still being filled.
 const UNFINISHED: &str = ".";
 
@@ -59,16 +71,9 @@ impl Store {
         Self { root: root.into() }
     }
 
-    /// The user's: `$XDG_STATE_HOME/nearpage`, or `~/.local/state/nearpage`; none without a home.
+    /// The user's ([`state_folder`]); none without a home.
     pub fn of_user() -> Option<Self> {
-        let absolute = |name: &str| {
-            env::var_os(name)
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
-        };
-        let state =
-            absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
-        Some(Self::new(state.join("nearpage")))
+        state_folder().map(Self::new)
     }
 
     /// Keeps the plans of a command and returns their folder.

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use nearpage_machine::several;
 use nearpage_plan::{Decision, Phase, Plan};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::interval::Uncertainty;
 use crate::prediction::Prediction;
 
 /// Where threads are taken to run.
@@ -70,7 +71,7 @@ impl Threads {
 }
 
 /// How a time was predicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judged {
     /// Every recorded miss was replayed on the machine's model.
@@ -94,6 +95,8 @@ pub struct PlanTime {
     pub scaled_first_touch_ns: f64,
     /// Of such a run, under the plan.
     pub scaled_planned_ns: f64,
+    /// How sure that is.
+    pub uncertainty: Uncertainty,
 }
 
 /// What changes when a function is first executed.

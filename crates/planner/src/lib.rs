@@ -25,10 +25,12 @@ mod group;
 mod holder;
 mod instances;
 mod interleave;
+mod interval;
 mod layout;
 #[cfg(test)]
 #[path = "../tests/on_disk/making.rs"]
 mod making;
+mod model_error;
 mod object;
 mod parameters;
 mod place;
@@ -50,7 +52,9 @@ pub use decide::decide;
 pub use decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PhaseObject, PlanTime, Threads};
 pub use error::Error;
 pub use first_touch::FirstTouchBasis;
+pub use interval::{Doubt, Uncertainty};
 pub use layout::{recorded_layout, thread_nodes};
+pub use model_error::{Change, ErrorSource, MachineClass, ModelError, ModelErrors};
 pub use parameters::{LONGER, Parameters, Policy};
 pub use planner::Planner;
 pub use prediction::{ObjectPrediction, Outcome, Prediction, predict};

@@ -1,5 +1,7 @@
 //! What is asked of decisions, and their thresholds.
 
+use crate::model_error::ModelErrors;
+
 /// How decisions are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
@@ -86,6 +88,8 @@ pub struct Parameters {
     /// `auto` decides for runs whose parallel part, from the second thread's begin to the last moment with several
     /// threads, is so many times as long as that of the recorded run: at least 1.
     pub longer: f64,
+    /// How far the model's predictions were from what came of them.
+    pub errors: ModelErrors,
 }
 
 impl Default for Parameters {
@@ -103,6 +107,7 @@ impl Default for Parameters {
             live: false,
             of_phase: false,
             longer: LONGER,
+            errors: ModelErrors::default(),
         }
     }
 }

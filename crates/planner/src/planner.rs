@@ -19,6 +19,7 @@ use crate::context::{Context, Input};
 use crate::decide::decide;
 use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads};
 use crate::error::Error;
+use crate::interval::{self, Uncertainty};
 use crate::layout::{has_recorded_cpus, thread_nodes};
 use crate::parameters::{Parameters, Policy};
 use crate::prediction::{Prediction, predict};
@@ -213,7 +214,7 @@ impl<'a> Planner<'a> {
     ) -> Result<Option<DecidedPlan>, Error> {
         let plan = plan_within(limit_ns, policy, input, parameters, replays.as_deref_mut())?;
         let Some(plan) = plan else { return Ok(None) };
-        let (plan, tested) = self.sure(plan, policy, input, parameters);
+        let (plan, tested, withdrawn) = self.sure(plan, policy, input, parameters);
         let is_replayed = replays.is_some();
         let mut decided = self.predicted(plan, input, parameters, replays)?;
         for object in &mut decided.prediction.objects {
@@ -225,6 +226,7 @@ impl<'a> Planner<'a> {
         let sampling = Sampling::of(&self.recording.metadata);
         let remedy =
             sampling.and_then(|sampling| sampling.remedy(&known, "be sure of their places"));
+        decided.notes.extend(withdrawn);
         decided.notes.extend(remedy);
         let program = &input.program.executable;
         if parameters.phases && is_stripped(self.recording, &input.program) {
@@ -243,21 +245,25 @@ impl<'a> Planner<'a> {
         Ok(Some(decided))
     }
 
-    /// A plan without what samples are too few for, and how sure it is about each object of the recording; of a trace,
-    /// which has all accesses, the plan as it is.
+    /// A plan without what samples are too few for, how sure it is about each object of the recording, and, where nothing is
+    /// left of it because its saving is not sure, why; of a trace, which has all accesses, the plan as it is.
     fn sure(
         &self,
         mut plan: Plan,
         policy: Policy,
         input: &Input,
         parameters: &Parameters,
-    ) -> (Plan, Vec<Option<Tested>>) {
+    ) -> (Plan, Vec<Option<Tested>>, Option<String>) {
         if self.recording.metadata.tracing.is_some() {
-            return (plan, Vec::new());
+            return (plan, Vec::new(), None);
         }
         let found = tested(&plan, policy, input, parameters);
         leave_doubtful(&mut plan, &found, input, parameters);
-        (plan, found)
+        let withdrawn = match policy {
+            Policy::Auto => interval::withdraw(&mut plan, input, parameters),
+            _ => None,
+        };
+        (plan, found, withdrawn)
     }
 
     /// Predicts what a plan does, one that was read from a file or changed by hand: for the first program that it is
@@ -286,20 +292,18 @@ impl<'a> Planner<'a> {
         };
         let here = carried.as_ref().map_or(&plan, |carried| &carried.plan);
         let mut prediction = predict(here, input);
-        let times = match replays {
-            Some(replays) => Some((Judged::Replay, replays.times(&plan)?)),
-            None => Model::new(input, parameters).map(|model| (Judged::Model, model.times(here))),
-        };
+        let times = self.times(&plan, here, input, parameters, replays)?;
         if let Some(carried) = &carried {
             carried.name_decisions(&plan, &mut prediction);
         }
-        let time = times.map(|(by, [recorded, scaled]): (_, [Times; 2])| PlanTime {
+        let time = times.map(|(by, [recorded, scaled], uncertainty)| PlanTime {
             by,
             first_touch_ns: recorded.first_touch_ns,
             planned_ns: recorded.planned_ns,
             runtime_scale: parameters.longer,
             scaled_first_touch_ns: scaled.first_touch_ns,
             scaled_planned_ns: scaled.planned_ns,
+            uncertainty,
         });
         note_effects(&mut plan, &prediction);
         let predicted = Predicted {
@@ -334,6 +338,33 @@ impl<'a> Planner<'a> {
         })
     }
 
+    /// What a plan does to the time, and how sure that is; `here` is the plan in terms of this recording. None where nothing
+    /// can be told.
+    fn times(
+        &self,
+        plan: &Plan,
+        here: &Plan,
+        input: &Input,
+        parameters: &Parameters,
+        replays: Option<&mut Replays<'_>>,
+    ) -> Result<Option<PredictedTimes>, Error> {
+        let model = Model::new(input, parameters);
+        let modelled = model.as_ref().map(|model| model.expected_times(here));
+        if let Some(replays) = replays {
+            let replayed = replays.times(plan)?;
+            let modelled = modelled.as_ref().map(|(modelled, _)| &modelled[0]);
+            let uncertainty = interval::of_replay(&replayed[0], modelled);
+            return Ok(Some((Judged::Replay, replayed, uncertainty)));
+        }
+        Ok(modelled.map(|modelled| {
+            let uncertainty = match self.recording.metadata.tracing {
+                None => interval::of_samples(here, input, parameters, &modelled),
+                Some(_) => interval::of_all(input, parameters, &modelled.0),
+            };
+            (Judged::Model, modelled.0, uncertainty)
+        }))
+    }
+
     /// What has to be known of where threads run.
     fn notes(&self) -> Vec<String> {
         let Threads {
@@ -363,6 +394,9 @@ impl<'a> Planner<'a> {
         }]
     }
 }
+
+/// How times were predicted, of a run as long as the recorded one and of the longer one, and how sure they are.
+type PredictedTimes = (Judged, [Times; 2], Uncertainty);
 
 /// Was a plan made of a run with other arguments, or with teams of other sizes? Patterns over threads are dealt anew then.
 fn is_of_other_run(plan: &Plan, input: &Input) -> bool {

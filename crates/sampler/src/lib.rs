@@ -101,6 +101,7 @@ mod attached;
 #[doc(hidden)]
 pub mod bench;
 mod budget;
+mod bundle;
 mod calibrate;
 mod cgroup;
 mod coverage;
@@ -145,6 +146,7 @@ mod threads;
 mod verdict;
 mod x86_64;
 
+pub use bundle::{DecodedSource, PerfBundle, ReplayedBundle, capture, replay};
 pub use calibrate::{
     Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_for,
     clock_opens,

@@ -112,6 +112,11 @@ impl Sample<'_> {
         u64_at(self.registers, 8 * N).ok()
     }
 
+    /// All registers that the sample has.
+    pub fn all_registers(&self) -> &[[u8; 8]] {
+        self.registers.as_chunks().0
+    }
+
     /// The first `N` registers; `None` where the sample has fewer.
     #[inline]
     pub fn first_registers<const N: usize>(&self) -> Option<&[[u8; 8]; N]> {

@@ -15,6 +15,7 @@ use nearpage_recording::Source;
 use self::governing::RateControl;
 pub use self::options::{DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options};
 pub use self::start::choose_source;
+pub(crate) use self::start::facts_of;
 use crate::attached::Attached;
 use crate::calibrate::Calibration;
 use crate::cpu_ring::CpuRing;

@@ -7,6 +7,7 @@ use std::path::Path;
 use nearpage_machine::{CpuId, online_cpus};
 use nearpage_perf_abi::{Attributes, event, flag};
 use nearpage_recording::Source;
+use serde::{Deserialize, Serialize};
 
 use crate::calibrate::page_bytes;
 use crate::calibrate::{signal_supported, supported};
@@ -33,7 +34,7 @@ pub enum SourceWish {
 pub(crate) type Errno = i32;
 
 /// How far events reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reach {
     /// Processes, with what they start.
     #[default]
@@ -53,7 +54,7 @@ impl Reach {
 }
 
 /// What the machine and the kernel allow, as found by trying.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub reach: Reach,
     /// `kernel.perf_event_paranoid`; `None` where it is not to be had.
@@ -71,7 +72,7 @@ pub(crate) struct Facts {
 }
 
 /// What there is of a PMU that samples memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Pmu {
     /// Sysfs names no such event.
     None,
@@ -91,7 +92,7 @@ pub(crate) enum Pmu {
 }
 
 /// Why there is no clock source.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Refused {
     /// The kernel said so.
     Kernel(Errno),

@@ -47,6 +47,7 @@ impl Deciding {
             phases: self.phases,
             live: self.live,
             longer: self.longer,
+            errors: crate::history::errors(),
             ..Parameters::default()
         }
     }

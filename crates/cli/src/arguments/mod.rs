@@ -94,6 +94,8 @@ pub enum Command {
     Run(Run),
     /// Record, plan, run placed, and compare, in one go
     Optimize(Optimize),
+    /// List predictions beside what was measured of them
+    History(History),
     /// Make a recording of another tool's file: perf.data, the text of `perf script`, samples in CSV
     Import(Import),
     /// Write a recording for other tools: Parquet tables, or a profile for a viewer

@@ -141,6 +141,29 @@ pub struct Doctor {
     /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
+    /// Pack what a maintainer needs from this machine into a .tar file, for a bug report
+    ///
+    /// It has what nearpage reads of /sys (nodes, CPUs, caches, devices on the PCI bus), which PMU events the kernel names, what
+    /// it allows, kernel and processor, and 200 raw samples of each source, of a loop of nearpage's own. It has no names,
+    /// paths or arguments of anybody's programs. What it has is listed before it is written. Takes about 3 seconds.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "from_bundle"])]
+    pub bundle: Option<PathBuf>,
+    /// With --bundle: write it without a question
+    #[arg(long, requires = "bundle")]
+    pub yes: bool,
+    /// Say what nearpage does on the machine that a bundle is of: the machine, the source that is chosen, what is decoded
+    #[arg(long, value_name = "FILE")]
+    pub from_bundle: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct History {
+    /// Print it as JSON
+    #[arg(long, conflicts_with = "clear")]
+    pub json: bool,
+    /// Forget all of it
+    #[arg(long)]
+    pub clear: bool,
 }
 
 #[derive(Debug, Args)]

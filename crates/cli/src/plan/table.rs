@@ -5,7 +5,9 @@ use std::fmt::Write;
 use nearpage_attribution::Confidence;
 use nearpage_machine::{duration, several};
 use nearpage_plan::Placement;
-use nearpage_planner::{DecidedPlan, Judged, ObjectPrediction, Outcome, PlanTime};
+use nearpage_planner::{
+    DecidedPlan, Doubt, ErrorSource, Judged, ObjectPrediction, Outcome, PlanTime, Uncertainty,
+};
 use nearpage_report::{bytes, printable, shorten, width, wrapped};
 
 /// Objects below this share of the cost have no row, unless the plan places them.
@@ -39,7 +41,9 @@ pub fn to_text(decided: &DecidedPlan, width: usize) -> String {
         decided
             .time
             .iter()
-            .map(|time| paragraph(&time_in_words(time))),
+            .flat_map(|time| [Some(time_in_words(time)), uncertainty_in_words(time)])
+            .flatten()
+            .map(|words| paragraph(&words)),
     );
     let assumed = decided.assumed.iter();
     text.extend(assumed.map(|words| paragraph(&format!("assumed: {words}"))));
@@ -239,6 +243,56 @@ fn time_in_words(time: &PlanTime) -> String {
         );
     }
     words
+}
+
+/// How sure that is; none where there is nothing to be unsure of.
+fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
+    let Uncertainty {
+        change,
+        model,
+        model_less_replay,
+        doubt,
+        ..
+    } = time.uncertainty;
+    let change = change.filter(|[least, most]| most > least);
+    let by_samples = change.map(|[least, most]| {
+        format!(
+            "in nine of ten recordings as long, the change lies between {:+.1} % and {:+.1} %",
+            100.0 * least,
+            100.0 * most
+        )
+    });
+    let by_model = model
+        .filter(|model| change.is_some() && model.pairs > 0)
+        .map(|model| {
+            let whose = match model.source {
+                ErrorSource::Benchmark => "replays",
+                ErrorSource::History => "what was measured here",
+            };
+            format!(
+                "nine of ten such predictions are within {:.0} % of {whose} on machines {}",
+                100.0 * model.nine_in_ten,
+                model.class.as_str()
+            )
+        });
+    let of_replay = model_less_replay
+        .filter(|_| time.planned_ns != time.first_touch_ns)
+        .map(|less| {
+            format!(
+                "without the replay, the model would predict {:+.1} % of the time more",
+                100.0 * less
+            )
+        });
+    let doubt = match doubt {
+        Doubt::None => None,
+        Doubt::Samples => Some("so that it may as well be the other way round".to_owned()),
+        Doubt::Model => Some("most plans with so little to gain lost".to_owned()),
+    };
+    let words: Vec<String> = [by_samples, by_model, of_replay, doubt]
+        .into_iter()
+        .flatten()
+        .collect();
+    (!words.is_empty()).then(|| format!("how sure: {}", words.join("; ")))
 }
 
 /// Nothing, where it rounds to nothing.

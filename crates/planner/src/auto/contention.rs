@@ -193,6 +193,9 @@ impl Contention {
 }
 
 #[cfg(test)]
+mod mixes;
+
+#[cfg(test)]
 mod tests {
     use nearpage_machine::preset;
     use proptest::prelude::*;

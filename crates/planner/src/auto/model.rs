@@ -2,8 +2,8 @@
 //!
 //! A recording of samples does not say how often threads wait for each other. With one barrier at the
 //! end the slowest thread's time counts; with many, each after another's longest step, the mean of all.
-//! What a plan does to the time is taken to be half-way between what it does to these two, and worse by
-//! what it loses in either.
+//! What a plan does to the time is predicted to be half-way between what it does to these two. What decides is worse by what
+//! the plan loses in either.
 
 use std::convert::Infallible;
 
@@ -38,8 +38,10 @@ pub struct Model<'a> {
     input: Input<'a>,
     parameters: Parameters,
     contention: Contention,
-    /// Computation by thread.
+    /// Computation by thread, while several threads run.
     compute_ns: Vec<f64>,
+    /// Computation of the main thread while it runs alone.
+    alone_ns: f64,
     /// What no plan can place.
     fixed: Option<Demand>,
     /// By object and choice: its demand, and the time that copying or moving takes each thread.
@@ -60,8 +62,10 @@ impl<'a> Model<'a> {
             .as_ref()
             .map_or(input.machine, |assumed| &assumed.machine);
         let timing = machine.timing().ok()?;
+        let (compute_ns, alone_ns) = compute_ns(input);
         Some(Self {
-            compute_ns: compute_ns(input),
+            compute_ns,
+            alone_ns,
             contention: Contention::new(machine, &timing),
             input: input.clone(),
             parameters: *parameters,
@@ -124,7 +128,11 @@ impl<'a> Model<'a> {
             // Copies are made once, however long the run is.
             own.copied().unwrap_or(0.0) + copying_ns / longer
         };
-        self.contention.time_ns(demand, compute, longer)
+        let time = self.contention.time_ns(demand, compute, longer);
+        Time {
+            slowest_ns: self.alone_ns + time.slowest_ns,
+            mean_ns: self.alone_ns + time.mean_ns,
+        }
     }
 
     /// Times of runs that are so much longer.
@@ -137,14 +145,30 @@ impl<'a> Model<'a> {
         let fixed = self.prepare(alternatives);
         let first_touch = self.selected(&fixed, &alternatives.nothing(), longer);
         let time_ns = |selection: &Selection| {
-            expected_ns(&first_touch, &self.selected(&fixed, selection, longer))
+            cautious_ns(&first_touch, &self.selected(&fixed, selection, longer))
         };
         selections.iter().map(time_ns).collect()
     }
 
-    /// What a plan does to the time: of a run as long as the recorded one, and of the longer one. Phases and online
-    /// migration are not modelled.
+    /// What a plan does to the time as plans are decided: of a run as long as the recorded one, and of the longer one. What
+    /// the plan loses counts twice. Phases and online migration are not modelled.
     pub fn times(&self, plan: &Plan) -> [Times; 2] {
+        self.times_by(plan, cautious_ns)
+    }
+
+    /// The same as predictions have it: losses count as much as gains. And what becomes of the time of all threads together in
+    /// the longer run, as a share of what it is under first touch: which thread is the slowest is what chance changes most.
+    pub fn expected_times(&self, plan: &Plan) -> ([Times; 2], f64) {
+        let mut of_all = 0.0;
+        let times = self.times_by(plan, |first_touch, planned| {
+            // Of the longer run, which comes last.
+            of_all = ratios(first_touch, planned)[1];
+            expected_ns(first_touch, planned)
+        });
+        (times, of_all - 1.0)
+    }
+
+    fn times_by(&self, plan: &Plan, mut planned_ns: impl FnMut(&Time, &Time) -> f64) -> [Times; 2] {
         let context = Context::new(&self.input);
         let rest = plan.rest();
         let [mut before, mut after] = [Demand::default(), Demand::default()];
@@ -167,7 +191,7 @@ impl<'a> Model<'a> {
             let planned = self.time(&after, moving_ns, longer);
             Times {
                 first_touch_ns: first_touch.slowest_ns,
-                planned_ns: expected_ns(&first_touch, &planned),
+                planned_ns: planned_ns(&first_touch, &planned),
             }
         })
     }
@@ -231,31 +255,52 @@ impl Judge for Model<'_> {
 }
 
 /// Whether threads wait for each other often or once is not known: half-way between the two, from what they are under
-/// first touch, and longer by what the worse of the two loses.
+/// first touch.
 fn expected_ns(first_touch: &Time, time: &Time) -> f64 {
-    let ratio = |ns: f64, before_ns: f64| ns / before_ns.max(f64::MIN_POSITIVE);
-    let slowest = ratio(time.slowest_ns, first_touch.slowest_ns);
-    let mean = ratio(time.mean_ns, first_touch.mean_ns);
+    let [slowest, mean] = ratios(first_touch, time);
+    first_touch.slowest_ns * (slowest + mean) / 2.0
+}
+
+/// The same, and longer by what the worse of the two loses: what decides is on the safe side.
+fn cautious_ns(first_touch: &Time, time: &Time) -> f64 {
+    let [slowest, mean] = ratios(first_touch, time);
     let lost = (slowest.max(mean) - 1.0).max(0.0);
     first_touch.slowest_ns * ((slowest + mean) / 2.0 + lost)
 }
 
-/// Time that threads spent on computing, by [`ThreadIndex`], as far as samples tell: those that were
-/// no access stand for as much time as one that was.
-fn compute_ns(input: &Input) -> Vec<f64> {
+/// The slowest thread's time and the mean, as parts of those under first touch.
+fn ratios(first_touch: &Time, time: &Time) -> [f64; 2] {
+    let ratio = |ns: f64, before_ns: f64| ns / before_ns.max(f64::MIN_POSITIVE);
+    [
+        ratio(time.slowest_ns, first_touch.slowest_ns),
+        ratio(time.mean_ns, first_touch.mean_ns),
+    ]
+}
+
+/// Time that threads spent on computing while several ran, by [`ThreadIndex`], and what the main thread spent alone, as far
+/// as samples tell: those that were no access stand for as much time as one that was. What the main thread computes more than
+/// each of the threads beside it, it computes alone: before, between and after parallel parts.
+fn compute_ns(input: &Input) -> (Vec<f64>, f64) {
     let objects = &input.attribution.objects;
     let cost_ns: f64 = objects.iter().map(ObjectGroup::cost_ns).sum();
-    let accesses: u64 = input
-        .tables
-        .threads
-        .iter()
-        .map(|thread| thread.counts.accesses)
-        .sum();
+    let threads = &input.tables.threads;
+    let accesses: u64 = threads.iter().map(|thread| thread.counts.accesses).sum();
     let each_ns = cost_ns / accesses.max(1) as f64;
     let other = |thread: &nearpage_recording::Thread| {
         (thread.counts.compute + thread.counts.undecoded) as f64 * each_ns
     };
-    input.tables.threads.iter().map(other).collect()
+    let mut compute_ns: Vec<f64> = threads.iter().map(other).collect();
+    let of_process = |&at: &usize| threads[at].pid == input.pid;
+    let own: Vec<usize> = (0..threads.len()).filter(of_process).collect();
+    let main = own.iter().copied().find(|&at| threads[at].order == 0);
+    let others = own.iter().filter(|&&at| Some(at) != main);
+    let most = others.map(|&at| compute_ns[at]).reduce(f64::max);
+    let (Some(main), Some(most)) = (main, most) else {
+        return (compute_ns, 0.0);
+    };
+    let alone_ns = (compute_ns[main] - most).max(0.0);
+    compute_ns[main] -= alone_ns;
+    (compute_ns, alone_ns)
 }
 
 /// Misses that an access of a group stands for, on a machine of these latencies. What is sampled by

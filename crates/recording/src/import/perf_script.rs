@@ -323,8 +323,15 @@ impl<'a> Head<'a> {
         let numbers = behind
             .split_whitespace()
             .skip_while(|word| hexadecimal_digits(word).is_none());
+        let is_alone = numbers.clone().count() == 1;
         let numbers: Vec<&str> = numbers.map_while(hexadecimal_digits).take(4).collect();
-        let (weight, ip) = weight_and_ip(&numbers);
+        let (weight, ip) = match numbers.as_slice() {
+            // With a call chain the instruction stands in the next lines, and this is the latency, however long.
+            [only] if is_alone && only.bytes().all(|byte| byte.is_ascii_digit()) => {
+                (only.parse().unwrap_or(0), 0)
+            }
+            numbers => weight_and_ip(numbers),
+        };
         Ok(Line::Sample {
             time_ns: self.time_ns,
             name: self.name,

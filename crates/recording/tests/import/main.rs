@@ -331,6 +331,18 @@ fn reads_what_perf_script_prints() {
         (found.instruction, found.level),
         (vec![0x40_1000; 2], vec![Level::L1; 2])
     );
+    // A latency that is as long as an address is none.
+    for latency in ["12345", "401000"] {
+        let chain = chain.replace("LCK No 9", &format!("LCK No {latency}"));
+        let found = accesses(&imported(chain.as_bytes()));
+        assert_eq!(found.instruction, [0x40_1000], "{latency}");
+        let cycles: f32 = latency.parse().unwrap();
+        assert!(
+            found.cost_ns[0] > 0.2 * cycles,
+            "{latency}: {:?}",
+            found.cost_ns
+        );
+    }
 
     // Without mappings it says what is missing.
     let samples: String = text

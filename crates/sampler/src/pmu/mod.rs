@@ -21,6 +21,6 @@ pub use events::{DEFAULT_MIN_LATENCY_CYCLES, PmuEvent, PmuOptions};
 pub(crate) use devices::{Device, Field};
 pub(crate) use events::MemoryEvent;
 pub use frequency::Frequencies;
-pub(crate) use sample::{Form, MemorySample, Observation, decode};
+pub(crate) use sample::{Form, IBS_SAMPLE, MemorySample, Observation, decode};
 #[cfg(test)]
 pub(crate) use {devices::tests::sys as fake, events::tests::ALDER_LAKE, sample::Precise};

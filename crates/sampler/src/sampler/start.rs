@@ -402,6 +402,12 @@ fn reach(found: Option<&Found>) -> Reach {
     }
 }
 
+/// What sampling finds here for processes.
+pub(crate) fn facts_of(options: &Options) -> Result<Facts, Error> {
+    let rate_hz = rate_hz(options, &options.calibration.ok_or(()));
+    facts(options, rate_hz, Reach::Processes)
+}
+
 fn facts(options: &Options, rate_hz: f64, reach: Reach) -> Result<Facts, Error> {
     Facts::probe(
         &options.pmu,

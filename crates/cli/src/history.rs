@@ -1,0 +1,255 @@
+//! `nearpage history`: predictions and what came of them.
+
+mod file;
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use nearpage_machine::Machine;
+use nearpage_plan::Program;
+use nearpage_planner::{DecidedPlan, MachineClass, ModelError, ModelErrors};
+use nearpage_report::{printable, shorten};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::{arguments, json, terminal};
+use file::{History, MeasuredBy, Pair, VERSION};
+
+/// What `history --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct HistoryOutput {
+    /// Version of this form.
+    version: u32,
+    /// The file; null: there is no home folder.
+    file: Option<PathBuf>,
+    /// Predictions and what came of them, the oldest first.
+    pairs: Vec<Pair>,
+    /// Lines of the file that cannot be read.
+    unreadable: usize,
+    /// The model's error on each class of machines, from these pairs where there are enough.
+    errors: Vec<ModelError>,
+}
+
+pub fn main(arguments: arguments::History) -> anyhow::Result<ExitCode> {
+    let history = History::of_user();
+    let file = history.as_ref().map(History::path);
+    let named = || {
+        file.as_ref()
+            .map_or(String::new(), |path| path.display().to_string())
+    };
+    if arguments.clear {
+        if let Some(history) = &history {
+            history.clear().with_context(named)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let kept = match &history {
+        Some(history) => history.read().with_context(named)?,
+        None => file::Kept::default(),
+    };
+    let errors = file::errors(&kept.pairs);
+    let classes = [
+        MachineClass::OneHop,
+        MachineClass::SeveralHops,
+        MachineClass::MemoryOnlyNodes,
+    ];
+    let output = HistoryOutput {
+        version: nearpage_recording::JSON_VERSION,
+        file,
+        pairs: kept.pairs,
+        unreadable: kept.unreadable,
+        errors: classes.iter().map(|&class| errors.of(class)).collect(),
+    };
+    match arguments.json {
+        true => json::print(&output)?,
+        false => terminal::print(&output.to_text())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl HistoryOutput {
+    fn to_text(&self) -> String {
+        if self.pairs.is_empty() {
+            return "No prediction was compared with a run yet: `nearpage optimize -- COMMAND` does, on a machine with \
+                    several memory nodes\n"
+                .to_owned();
+        }
+        let mut text = format!(
+            "{:<11}{:<20}{:<18}{:<9}{:>10}{:>18}{:>10}{:>8}\n",
+            "date", "program", "machine", "by", "predicted", "nine in ten", "measured", "error"
+        );
+        for pair in &self.pairs {
+            let range = pair
+                .predicted_range
+                .map_or("–".to_owned(), |[least, most]| {
+                    format!("{:+.1} to {:+.1} %", 100.0 * least, 100.0 * most)
+                });
+            let fitted = |name: &str, columns: usize| shorten(&printable(name), columns - 1);
+            let by = match pair.measured_by {
+                MeasuredBy::Optimize => "optimize",
+                MeasuredBy::Run => "run",
+            };
+            let _ = writeln!(
+                text,
+                "{:<11}{:<20}{:<18}{by:<9}{:>8.1} %{range:>18}{:>8.1} %{:>6.1} %",
+                date(pair.unix_s),
+                fitted(&pair.program, 20),
+                fitted(&pair.machine, 18),
+                100.0 * pair.predicted,
+                100.0 * pair.measured,
+                100.0 * pair.error(),
+            );
+        }
+        for error in self
+            .errors
+            .iter()
+            .filter(|error| error.source == nearpage_planner::ErrorSource::History)
+        {
+            let _ = writeln!(
+                text,
+                "machines {}: {} modelled predictions, half within {:.1} % of what was measured, nine in ten within {:.1} %",
+                error.class.as_str(),
+                error.pairs,
+                100.0 * error.median,
+                100.0 * error.nine_in_ten
+            );
+        }
+        if self.unreadable > 0 {
+            let _ = writeln!(
+                text,
+                "{} lines cannot be read: another version wrote them",
+                self.unreadable
+            );
+        }
+        text
+    }
+}
+
+/// The model's errors as this user's runs have shown them.
+pub fn errors() -> ModelErrors {
+    let kept = History::of_user().and_then(|history| history.read().ok());
+    kept.map_or_else(ModelErrors::default, |kept| file::errors(&kept.pairs))
+}
+
+/// What `optimize` measured of a plan: medians of so many runs of each kind.
+pub struct Measured<'a> {
+    pub program: &'a Program,
+    pub machine: &'a Machine,
+    pub decided: &'a DecidedPlan,
+    pub first_touch_ns: f64,
+    pub planned_ns: f64,
+    pub runs: u32,
+    pub kept: Option<&'a PathBuf>,
+}
+
+/// Keeps what `optimize` measured beside what was predicted; a line that compares the two. None where nothing was predicted.
+pub fn keep(measured: &Measured<'_>) -> Option<String> {
+    let time = measured.decided.time?;
+    let pair = Pair {
+        version: VERSION,
+        unix_s: now(),
+        program: measured.program.executable.clone(),
+        key: file::key(measured.program),
+        machine: measured.machine.name.clone(),
+        class: MachineClass::of(measured.machine),
+        measured_by: MeasuredBy::Optimize,
+        predicted_by: time.by,
+        predicted: time.planned_ns / time.first_touch_ns - 1.0,
+        predicted_range: time.uncertainty.change,
+        measured: measured.planned_ns / measured.first_touch_ns - 1.0,
+        first_touch_ns: measured.first_touch_ns,
+        planned_ns: measured.planned_ns,
+        runs: measured.runs,
+        plan: measured.kept.and_then(|path| file::last_part(path)),
+    };
+    Some(kept(&pair))
+}
+
+/// Compares a run under a kept plan with what `optimize` measured and predicted of it, and keeps that; none where `optimize`
+/// did not, or measured with other arguments.
+pub fn keep_run(program: &Program, plan: &std::path::Path, elapsed: Duration) -> Option<String> {
+    let history = History::of_user()?;
+    let (key, plan) = (file::key(program), file::last_part(plan));
+    let kept_pairs = history.read().ok()?.pairs;
+    let is_it = |pair: &&Pair| {
+        pair.measured_by == MeasuredBy::Optimize && pair.key == key && pair.plan == plan
+    };
+    let before = kept_pairs.iter().rev().find(is_it)?;
+    let planned_ns = 1e9 * elapsed.as_secs_f64();
+    let pair = Pair {
+        unix_s: now(),
+        measured_by: MeasuredBy::Run,
+        measured: planned_ns / before.first_touch_ns - 1.0,
+        planned_ns,
+        runs: 1,
+        ..before.clone()
+    };
+    Some(kept(&pair))
+}
+
+/// Keeps a pair; what it says, in words.
+fn kept(pair: &Pair) -> String {
+    let range = pair.predicted_range.filter(|[least, most]| most > least);
+    let range = range.map_or(String::new(), |[least, most]| {
+        format!(
+            ", {:+.1} to {:+.1} % by the number of samples",
+            100.0 * least,
+            100.0 * most
+        )
+    });
+    let words = format!(
+        "elapsed time against the run without the plan: {:+.1} %; predicted: {:+.1} %{range}",
+        100.0 * pair.measured,
+        100.0 * pair.predicted
+    );
+    let history = History::of_user();
+    match history.map(|history| history.add(pair).map_err(|error| (history.path(), error))) {
+        Some(Err((path, error))) => {
+            format!(
+                "{words}\n{}: not kept for `nearpage history`: {error}",
+                path.display()
+            )
+        }
+        _ => words,
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+/// A day of UTC, as 2026-11-26 (the algorithm is Hinnant's `civil_from_days`).
+fn date(unix_s: u64) -> String {
+    let days = (unix_s / 86_400).min(3_000_000) as i64 + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = 400 * era + year_of_era + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_named() {
+        for (unix_s, expected) in [
+            (0, "1970-01-01"),
+            (951_782_400, "2000-02-29"),
+            (951_868_799, "2000-02-29"),
+            (1_795_651_200, "2026-11-26"),
+        ] {
+            assert_eq!(date(unix_s), expected);
+        }
+    }
+}

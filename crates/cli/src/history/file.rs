@@ -1,0 +1,425 @@
+//! The file of predictions and what came of them: a line of JSON for each, the newest last.
+//!
+//! It is in the user's state folder and never leaves it. A writer holds a lock on a file beside it, writes all lines anew
+//! under another name, and renames: a reader sees the old lines or the new ones, and a full disk leaves the old ones. Links are
+//! not followed.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nearpage_planner::{Change, Judged, MachineClass, ModelErrors};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Pairs that are kept, the newest ones.
+pub const PAIRS_MAX: usize = 1000;
+/// Bytes of the file; no more are read, and older pairs go where there are more.
+const BYTES_MAX: usize = 1 << 20;
+/// Letters of a name.
+const NAME_MAX: usize = 200;
+/// Another writer is waited for so long.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+const FILE: &str = "history.jsonl";
+const LOCK: &str = "history.lock";
+/// Version of a line.
+pub const VERSION: u32 = 1;
+
+/// Which command measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeasuredBy {
+    /// `optimize`: runs as they are and placed, in turn.
+    Optimize,
+    /// `run`: a placed run, against the runs that `optimize` made before.
+    Run,
+}
+
+/// A prediction and what came of it. Changes are shares of the time under first touch; −0.2: a fifth less.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Pair {
+    /// Version of this form.
+    pub version: u32,
+    /// When it was measured, in seconds since 1970.
+    pub unix_s: u64,
+    /// The program's file name.
+    pub program: String,
+    /// The program's build-id, or its name where it has none, and a digest of the arguments.
+    pub key: String,
+    /// The machine.
+    pub machine: String,
+    /// Its class.
+    pub class: MachineClass,
+    /// Which command measured.
+    pub measured_by: MeasuredBy,
+    /// How the time was predicted.
+    pub predicted_by: Judged,
+    /// The change that was predicted.
+    pub predicted: f64,
+    /// Bounds of it by the number of samples; null where there are none.
+    pub predicted_range: Option<[f64; 2]>,
+    /// The change that was measured.
+    pub measured: f64,
+    /// Elapsed time without the plan, in nanoseconds: the median of the runs.
+    pub first_touch_ns: f64,
+    /// Elapsed time with the plan.
+    pub planned_ns: f64,
+    /// Runs of each kind.
+    pub runs: u32,
+    /// The kept plan's folder name; null where none was kept.
+    pub plan: Option<String>,
+}
+
+impl Pair {
+    /// The predicted time as a part of the measured one, less 1.
+    pub fn error(&self) -> f64 {
+        (1.0 + self.predicted) / (1.0 + self.measured) - 1.0
+    }
+
+    fn is_sound(&self) -> bool {
+        let range = self.predicted_range.into_iter().flatten();
+        let mut figures = [self.predicted, self.measured].into_iter().chain(range);
+        self.version == VERSION
+            && figures.all(|figure| figure.is_finite() && figure > -1.0)
+            && [self.first_touch_ns, self.planned_ns]
+                .iter()
+                .all(|ns| ns.is_finite() && *ns > 0.0)
+    }
+}
+
+/// What is kept.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    /// The pairs, the oldest first.
+    pub pairs: Vec<Pair>,
+    /// Lines that cannot be read: of another version, or damaged.
+    pub unreadable: usize,
+    /// All lines, as they are.
+    lines: Vec<String>,
+}
+
+/// Where pairs are kept.
+#[derive(Clone, Debug)]
+pub struct History {
+    folder: PathBuf,
+}
+
+impl History {
+    /// In this folder, which need not exist.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+        }
+    }
+
+    /// The user's; none without a home folder.
+    pub fn of_user() -> Option<Self> {
+        nearpage_plan::state_folder().map(Self::new)
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.folder.join(FILE)
+    }
+
+    /// What is kept; nothing where there is no file.
+    pub fn read(&self) -> io::Result<Kept> {
+        let mut file = match nearpage_files::open_to_write(&self.path()) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        Read::by_ref(&mut file)
+            .take(BYTES_MAX as u64 + 1)
+            .read_to_end(&mut bytes)?;
+        if bytes.len() > BYTES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "it is longer than nearpage makes it",
+            ));
+        }
+        let mut kept = Kept::default();
+        for line in String::from_utf8_lossy(&bytes).lines() {
+            match serde_json::from_str::<Pair>(line) {
+                Ok(pair) if pair.is_sound() => kept.pairs.push(pair),
+                _ => kept.unreadable += 1,
+            }
+            kept.lines.push(line.to_owned());
+        }
+        Ok(kept)
+    }
+
+    /// Adds a pair; the oldest go where there are too many.
+    pub fn add(&self, pair: &Pair) -> io::Result<()> {
+        let mut pair = pair.clone();
+        for name in [&mut pair.program, &mut pair.key, &mut pair.machine] {
+            *name = name.chars().take(NAME_MAX).collect();
+        }
+        let line = serde_json::to_string(&pair)?;
+        if !pair.is_sound() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "no time was measured",
+            ));
+        }
+        let _lock = self.lock()?;
+        let mut lines = self.read()?.lines;
+        lines.push(line);
+        let mut bytes = 0;
+        let fits = |line: &&String| {
+            bytes += line.len() + 1;
+            bytes <= BYTES_MAX
+        };
+        let kept = lines.iter().rev().take(PAIRS_MAX).take_while(fits).count();
+        let text: String = lines[lines.len() - kept..]
+            .iter()
+            .map(|line| format!("{line}\n"))
+            .collect();
+        self.replace(text.as_bytes())
+    }
+
+    /// Forgets all pairs.
+    pub fn clear(&self) -> io::Result<()> {
+        if fs::symlink_metadata(self.path()).is_err() {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        fs::remove_file(self.path())
+    }
+
+    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
+        let beside = self.folder.join(format!(".{FILE}.{}", std::process::id()));
+        let written = nearpage_files::create(&beside).and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&beside, self.path())
+        });
+        written.inspect_err(|_| {
+            let _ = fs::remove_file(&beside);
+        })
+    }
+
+    /// Held until it is dropped.
+    fn lock(&self) -> io::Result<File> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.folder)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).mode(0o600);
+        options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let file = options.open(self.folder.join(LOCK))?;
+        let begun = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if begun.elapsed() > LOCK_WAIT => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::WouldBlock,
+                        "another nearpage is writing to it",
+                    ));
+                }
+                Err(TryLockError::WouldBlock) => sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+/// The model's errors, as far as pairs tell them.
+pub fn errors(pairs: &[Pair]) -> ModelErrors {
+    let modelled = pairs
+        .iter()
+        .filter(|pair| pair.predicted_by == Judged::Model);
+    ModelErrors::learned(modelled.map(|pair| {
+        let change = Change {
+            predicted: pair.predicted,
+            measured: pair.measured,
+        };
+        (pair.class, change)
+    }))
+}
+
+/// Tells a program with its arguments from others, without naming the arguments (FNV-1a).
+pub fn key(program: &nearpage_plan::Program) -> String {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    let bytes = program
+        .arguments
+        .iter()
+        .flat_map(|one| one.bytes().chain([0]));
+    let digest = bytes.fold(OFFSET, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(PRIME)
+    });
+    let name = match program.build_id.as_str() {
+        "" => &program.executable,
+        build_id => build_id,
+    };
+    format!("{name}-{digest:016x}")
+}
+
+/// A path's last part.
+pub fn last_part(path: &Path) -> Option<String> {
+    Some(path.file_name()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(number: u64) -> Pair {
+        Pair {
+            version: VERSION,
+            unix_s: number,
+            program: "cg".to_owned(),
+            key: "ab-00".to_owned(),
+            machine: "m".to_owned(),
+            class: MachineClass::OneHop,
+            measured_by: MeasuredBy::Optimize,
+            predicted_by: Judged::Model,
+            predicted: -0.2,
+            predicted_range: Some([-0.25, -0.1]),
+            measured: -0.1,
+            first_touch_ns: 10.0,
+            planned_ns: 9.0,
+            runs: 3,
+            plan: None,
+        }
+    }
+
+    #[test]
+    fn pairs_come_back_and_the_oldest_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let history = History::new(folder.path().join("state"));
+        assert!(history.read().unwrap().pairs.is_empty());
+        history.add(&pair(0)).unwrap();
+        assert_eq!(history.read().unwrap().pairs, [pair(0)]);
+        let line = serde_json::to_string(&pair(1)).unwrap() + "\n";
+        fs::write(history.path(), line.repeat(PAIRS_MAX)).unwrap();
+        history.add(&pair(2)).unwrap();
+        let kept = history.read().unwrap();
+        assert_eq!((kept.pairs.len(), kept.unreadable), (PAIRS_MAX, 0));
+        assert_eq!(kept.pairs.last(), Some(&pair(2)));
+        let mut long = pair(3);
+        long.machine = "m".repeat(1 << 21);
+        history.add(&long).unwrap();
+        assert!(fs::metadata(history.path()).unwrap().len() <= BYTES_MAX as u64);
+        history.clear().unwrap();
+        history.clear().unwrap();
+        assert!(history.read().unwrap().pairs.is_empty());
+        let names = fs::read_dir(folder.path().join("state")).unwrap();
+        assert_eq!(names.count(), 1, "the lock alone stays");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_counted_and_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let history = History::new(folder.path());
+        let newer = "{\"version\":2,\"new\":true}";
+        let lie = serde_json::to_string(&Pair {
+            predicted: -3.0,
+            ..pair(1)
+        })
+        .unwrap();
+        fs::write(history.path(), format!("{newer}\n{lie}\n")).unwrap();
+        history.add(&pair(1)).unwrap();
+        let kept = history.read().unwrap();
+        assert_eq!((kept.pairs, kept.unreadable), (vec![pair(1)], 2));
+        assert!(
+            fs::read_to_string(history.path())
+                .unwrap()
+                .starts_with(newer)
+        );
+        fs::write(history.path(), vec![b'x'; BYTES_MAX + 1]).unwrap();
+        assert!(history.read().is_err() && history.add(&pair(1)).is_err());
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        for name in [FILE, LOCK] {
+            let state = folder.path().join(name.replace('.', "-"));
+            fs::create_dir(&state).unwrap();
+            fs::write(&target, "untouched").unwrap();
+            std::os::unix::fs::symlink(&target, state.join(name)).unwrap();
+            assert!(History::new(&state).add(&pair(1)).is_err(), "{name}");
+            assert_eq!(fs::read_to_string(&target).unwrap(), "untouched");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_leaves_what_there_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let history = History::new(folder.path());
+        history.add(&pair(1)).unwrap();
+        // The new file cannot be made: a folder has its name.
+        fs::create_dir(
+            folder
+                .path()
+                .join(format!(".{FILE}.{}", std::process::id())),
+        )
+        .unwrap();
+        assert!(history.add(&pair(2)).is_err());
+        assert_eq!(history.read().unwrap().pairs, [pair(1)]);
+    }
+
+    #[test]
+    fn writers_at_once_lose_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let history = History::new(folder.path());
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let history = &history;
+                scope.spawn(move || {
+                    for number in 0..10 {
+                        history.add(&pair(10 * writer + number)).unwrap();
+                    }
+                });
+            }
+        });
+        let mut found: Vec<u64> = history
+            .read()
+            .unwrap()
+            .pairs
+            .iter()
+            .map(|one| one.unix_s)
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, (0..40).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn the_models_error_is_learned_from_enough_pairs_of_a_class() {
+        let pairs = vec![pair(1); 30];
+        let learned = errors(&pairs).of(MachineClass::OneHop);
+        assert_eq!(learned.pairs, 30);
+        assert!((learned.median - 1.0 / 9.0).abs() < 1e-9, "{learned:?}");
+        let other = errors(&pairs).of(MachineClass::SeveralHops);
+        assert_eq!(other, ModelErrors::default().of(MachineClass::SeveralHops));
+        assert_eq!(errors(&pairs[..5]), ModelErrors::default());
+        let replayed = Pair {
+            predicted_by: Judged::Replay,
+            ..pair(1)
+        };
+        assert_eq!(errors(&vec![replayed; 30]), ModelErrors::default());
+    }
+
+    #[test]
+    fn keys_tell_arguments_apart_and_do_not_name_them() {
+        let of = |arguments: &[&str]| {
+            key(&nearpage_plan::Program {
+                executable: "cg".to_owned(),
+                build_id: String::new(),
+                arguments: arguments.iter().map(|&one| one.to_owned()).collect(),
+                rank: None,
+            })
+        };
+        assert_ne!(of(&["secret", "1"]), of(&["secret1"]));
+        assert!(of(&["secret"]).starts_with("cg-") && !of(&["secret"]).contains("secret"));
+    }
+}

@@ -1,0 +1,161 @@
+//! The model that decides and the simulator that replays agree on random mixes of load.
+
+use nearpage_machine::{CpuId, Machine, preset};
+use nearpage_recording::trace::{Miss, PageIndex, Served, StepBatch, TracedThread};
+use nearpage_recording::{AccessKind, ThreadIndex};
+use nearpage_simulator::{Home, Job, MemoryTrace, PlanHomes, Policy, simulate};
+
+use super::{Contention, Demand, Part};
+
+/// Machines, each with CPUs that wait for each miss, as the model knows nothing of misses that overlap, and with the bandwidth that
+/// plans assume where none is known.
+const MACHINES: [&str; 12] = [
+    "altix-4",
+    "amd48",
+    "carrefour-a",
+    "carrefour-b",
+    "epyc-8",
+    "flash-8",
+    "flash-8-contended",
+    "intel32",
+    "now-8",
+    "opteron-4",
+    "smile-4",
+    "xeon-2",
+];
+const CASES: u64 = 1000;
+/// Differences that count as agreement, and how many cases have to agree.
+const AGREEMENT: f64 = 0.1;
+const AGREE_MIN: f64 = 0.95;
+/// Misses of a thread, at most.
+const MISSES_MAX: u64 = 2000;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((u128::from(mixed ^ mixed >> 31) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// Threads, each with a CPU, how its misses are spread over nodes, and how much it computes between them.
+struct Mix {
+    machine: Machine,
+    trace: MemoryTrace,
+    demand: Demand,
+    compute_ns: Vec<f64>,
+}
+
+impl Mix {
+    fn draw(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let name = MACHINES[random.below(MACHINES.len() as u64) as usize];
+        let machine = preset(name).expect(name);
+        let assumed = machine.with_assumed_bandwidth();
+        let mut machine = assumed.map_or(machine, |assumed| assumed.machine);
+        machine.processor.outstanding_misses = Some(1);
+        let timing = machine.timing().expect(name);
+        let instruction_ns = timing.cycles_per_instruction / timing.clock_ghz;
+        let nodes = machine.nodes.len() as u64;
+        let mut cpus: Vec<CpuId> = machine.cpus().as_slice().to_vec();
+        let (mut threads, mut compute_ns) = (Vec::new(), Vec::new());
+        let mut demand = Demand::default();
+        for number in 0..1 + random.below(16.min(cpus.len() as u64)) {
+            let cpu = cpus.swap_remove(random.below(cpus.len() as u64) as usize);
+            let node = machine
+                .nodes
+                .iter()
+                .position(|node| node.cpus.contains(&cpu));
+            let node = node.expect("every CPU has a node");
+            // Spread evenly, or mostly on the own node, or mostly on one node.
+            let [favourite, share] = [random.below(nodes), random.below(101)];
+            let gap = random.below(400);
+            let count = MISSES_MAX / 2 + random.below(MISSES_MAX / 2);
+            let (mut misses, mut counts) = (Vec::new(), vec![0.0; nodes as usize]);
+            let mut instructions = 0;
+            for _ in 0..count {
+                let page = match random.below(100) < share {
+                    true => favourite,
+                    false => random.below(nodes),
+                };
+                let before = random.below(2 * gap + 1);
+                instructions += before;
+                counts[page as usize] += 1.0;
+                misses.push(Miss {
+                    instructions: before as u32,
+                    page: PageIndex(page as u32),
+                    offset: 0,
+                    kind: AccessKind::Load,
+                    served: Served::Memory,
+                    tlb_miss: false,
+                    sampled: false,
+                });
+            }
+            let thread = ThreadIndex(number as u32);
+            let traced = TracedThread {
+                thread,
+                cpu,
+                started_by: 0,
+                start_instructions: 0,
+            };
+            let happenings = Vec::new();
+            threads.push((traced, vec![StepBatch { misses, happenings }]));
+            compute_ns.push(instructions as f64 * instruction_ns);
+            demand.threads[Part::Use as usize].insert(thread, (node, counts));
+        }
+        Self {
+            machine,
+            trace: MemoryTrace {
+                pages: nodes as usize,
+                threads,
+            },
+            demand,
+            compute_ns,
+        }
+    }
+
+    fn modelled_ns(&self) -> f64 {
+        let timing = self.machine.timing().expect("figures");
+        let contention = Contention::new(&self.machine, &timing);
+        let compute_ns = |thread: ThreadIndex| self.compute_ns[thread.0 as usize];
+        contention.time_ns(&self.demand, compute_ns, 1.0).slowest_ns
+    }
+
+    fn simulated_ns(&self) -> f64 {
+        let homes = (0..self.trace.pages).map(|node| Some(Home::Node(node as u16)));
+        let plan = PlanHomes {
+            homes: homes.collect(),
+            ..PlanHomes::default()
+        };
+        let name = String::new();
+        let job = Job::new(Policy::Homes { name, plan });
+        let outcomes = simulate(&self.trace, &self.machine, &[job], 1).expect("simulates");
+        outcomes[0].time_ns
+    }
+}
+
+#[test]
+fn model_and_simulator_agree_on_random_mixes_of_load() {
+    let mut errors: Vec<(f64, u64, String)> = Vec::new();
+    for seed in 0..CASES {
+        let mix = Mix::draw(seed);
+        let error = mix.modelled_ns() / mix.simulated_ns() - 1.0;
+        errors.push((error, seed, mix.machine.name));
+    }
+    errors.sort_by(|one, other| one.0.abs().total_cmp(&other.0.abs()));
+    let agree = errors
+        .iter()
+        .filter(|error| error.0.abs() <= AGREEMENT)
+        .count();
+    let worst = &errors[errors.len().saturating_sub(8)..];
+    let median = &errors[errors.len() / 2];
+    println!("{agree} of {CASES} agree within {AGREEMENT}; median {median:?}; worst {worst:?}");
+    assert!(
+        agree as f64 >= AGREE_MIN * CASES as f64,
+        "{agree} agree; worst {worst:?}"
+    );
+}

@@ -1,0 +1,315 @@
+//! How sure a predicted change of time is: by the number of samples, by the model's own error, and by how far model and
+//! replay are apart where a trace tells both.
+//!
+//! The number of samples is judged by paired resampling: each resample ([`Attribution::resampled`]) gives a time under first
+//! touch and a time under the plan, by the same model. Their difference is far surer than either, as most of what chance does
+//! to one it does to the other. Ninety per cent of the differences lie between the bounds, which are moved so that the
+//! recording's own difference is their centre of mass. The plan is the recorded one in every resample: that another
+//! recording would have given another plan is what a decision's confidence says.
+//!
+//! What decides is the time of all threads together: which thread is the slowest is what chance changes most.
+//!
+//! The model's error is that of its class of machines, from `benches/accuracy` (docs/explain/accuracy.md) or, once there are
+//! enough, from runs that were measured here. It decides only where it changes the sign: for savings so small that plans with
+//! no more mostly lost.
+//!
+//! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
+
+use nearpage_plan::{Decision, Placement, Plan, Start};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::auto::{Model, Times};
+use crate::context::Input;
+use crate::model_error::{MachineClass, ModelError};
+use crate::parameters::Parameters;
+
+/// Part of the resamples that is between the bounds.
+const LEVEL: f64 = 0.9;
+
+/// What speaks against the sign of a predicted change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Doubt {
+    /// Nothing.
+    None,
+    /// Other recordings as long might have shown the opposite.
+    Samples,
+    /// Most plans with so little to gain lost.
+    Model,
+}
+
+/// How sure a predicted change of time is. Changes are shares of the time under first touch: −0.2 is a fifth less.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Uncertainty {
+    /// Part of the resamples that is between the bounds, 0 to 1.
+    pub level: f64,
+    /// Bounds of the change in a run as long as the recorded one, by the number of samples; null for traces, which have all
+    /// accesses.
+    pub change: Option<[f64; 2]>,
+    /// The same in a run that the plan is for.
+    pub scaled_change: Option<[f64; 2]>,
+    /// The same of the time of all threads together: what decides, as which thread is the slowest is what chance changes most.
+    pub all_threads_change: Option<[f64; 2]>,
+    /// Resamples that were drawn.
+    pub resamples: u32,
+    /// The model's error; null where the time was replayed.
+    pub model: Option<ModelError>,
+    /// The model's change less the replay's; null where there is no trace.
+    pub model_less_replay: Option<f64>,
+    /// What speaks against the sign.
+    pub doubt: Doubt,
+}
+
+/// What a plan does to a time.
+pub(crate) fn change(times: &Times) -> f64 {
+    times.planned_ns / times.first_touch_ns.max(f64::MIN_POSITIVE) - 1.0
+}
+
+/// How sure the model is of a plan whose predicted times are `times`, of a recording of samples.
+pub(crate) fn of_samples(
+    plan: &Plan,
+    input: &Input,
+    parameters: &Parameters,
+    (times, of_all): &([Times; 2], f64),
+) -> Uncertainty {
+    let changes = [change(&times[0]), change(&times[1]), *of_all];
+    let of_resample = |resample: &nearpage_attribution::Attribution| {
+        let again = Input {
+            attribution: resample,
+            ..input.clone()
+        };
+        let (times, of_all) = Model::new(&again, parameters)?.expected_times(plan);
+        Some([change(&times[0]), change(&times[1]), of_all])
+    };
+    let found: Vec<[f64; 3]> = match changes == [0.0; 3] && plan.decisions.is_empty() {
+        true => Vec::new(),
+        false => {
+            let found = input.attribution.resampled(of_resample);
+            found.into_iter().flatten().collect()
+        }
+    };
+    let bounds = [0, 1, 2].map(|at| {
+        let all: Vec<f64> = found.iter().map(|one| one[at]).collect();
+        bounds(changes[at], all)
+    });
+    let model = parameters.errors.of(MachineClass::of(input.machine));
+    Uncertainty {
+        level: LEVEL,
+        change: Some(bounds[0]),
+        scaled_change: Some(bounds[1]),
+        all_threads_change: Some(bounds[2]),
+        resamples: found.len() as u32,
+        model: Some(model),
+        model_less_replay: None,
+        doubt: doubt(changes[1], bounds[2], &model),
+    }
+}
+
+/// Takes back a plan of `auto` whose saving is not sure: everything is left to first touch. Why, in words; none where the plan
+/// stays.
+pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<String> {
+    let places =
+        |one: &Decision| one.placement != Placement::FirstTouch || one.start != Start::Allocation;
+    if !plan.decisions.iter().any(places) {
+        return None;
+    }
+    let times = Model::new(input, parameters)?.expected_times(plan);
+    let found = of_samples(plan, input, parameters, &times);
+    let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
+    let saved = -100.0 * change(&times.0[1]);
+    let why = match found.doubt {
+        Doubt::None => return None,
+        Doubt::Samples => format!(
+            "with so few samples, what it saves of all threads' time lies between {most:+.1} % and {least:+.1} % (nine recordings in \
+             ten)"
+        ),
+        Doubt::Model => format!(
+            "on machines {} most plans with no more than {:.1} % to save lost",
+            found.model?.class.as_str(),
+            100.0 * found.model?.turns_below
+        ),
+    };
+    plan.decisions.clear();
+    Some(format!(
+        "everything is left to first touch: the best plan would save {saved:.1} % of the time, but {why}"
+    ))
+}
+
+/// How sure the model is of all accesses of a trace, which cannot be replayed here.
+pub(crate) fn of_all(input: &Input, parameters: &Parameters, times: &[Times; 2]) -> Uncertainty {
+    let changes = [0, 1].map(|at| change(&times[at]));
+    let model = parameters.errors.of(MachineClass::of(input.machine));
+    Uncertainty {
+        level: LEVEL,
+        change: None,
+        scaled_change: None,
+        all_threads_change: None,
+        resamples: 0,
+        model: Some(model),
+        model_less_replay: None,
+        doubt: doubt(changes[1], [changes[1]; 2], &model),
+    }
+}
+
+/// How sure a replay is: it has all accesses. `modelled`: what the model says of the same.
+pub(crate) fn of_replay(replayed: &Times, modelled: Option<&Times>) -> Uncertainty {
+    Uncertainty {
+        level: LEVEL,
+        change: None,
+        scaled_change: None,
+        all_threads_change: None,
+        resamples: 0,
+        model: None,
+        model_less_replay: modelled.map(|modelled| change(modelled) - change(replayed)),
+        doubt: Doubt::None,
+    }
+}
+
+/// What speaks against the sign of a change, given its bounds.
+fn doubt(change: f64, bounds: [f64; 2], model: &ModelError) -> Doubt {
+    if bounds[0] <= 0.0 && bounds[1] >= 0.0 && change != 0.0 {
+        return Doubt::Samples;
+    }
+    match change < 0.0 && -change <= model.turns_below {
+        true => Doubt::Model,
+        false => Doubt::None,
+    }
+}
+
+/// Bounds of ninety per cent of some figures, moved to where their mean is `centre`.
+fn bounds(centre: f64, mut all: Vec<f64>) -> [f64; 2] {
+    if all.is_empty() {
+        return [centre; 2];
+    }
+    all.sort_by(f64::total_cmp);
+    let mean = all.iter().sum::<f64>() / all.len() as f64;
+    // The fifth of 99 from either end.
+    let outside = (((all.len() + 1) as f64 * (1.0 - LEVEL) / 2.0).round() as usize).max(1);
+    let ends = [all[outside - 1], all[all.len() - outside]];
+    ends.map(|end| centre + end - mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_attribution::{Attribution, Cell, Operations};
+    use nearpage_machine::preset;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::making::Samples;
+    use crate::{Analysis, ErrorSource, ModelErrors, Planner, Policy};
+
+    /// What `check` finds in a program whose four threads use a block each of a grid that the main thread filled, of which
+    /// each page and thread has so many samples at most.
+    fn with_blocks(samples: f32, check: impl FnOnce(&Planner, &Input)) {
+        let folder = TempDir::new().unwrap();
+        let recording = folder.path().join("r");
+        Samples::of("opteron-4", &[0, 1, 2, 3]).write(&recording);
+        let mut analysis = Analysis::of(&recording, Operations::Both).unwrap();
+        fewer(&mut analysis.attribution, samples);
+        let machine = preset("opteron-4").unwrap();
+        let planner = Planner::of(&analysis, &machine, None);
+        let programs = planner.programs().unwrap();
+        check(&planner, &programs[0]);
+    }
+
+    fn fewer(attribution: &mut Attribution, samples: f32) {
+        let cells = attribution.objects.iter_mut();
+        for cell in cells.flat_map(|group| &mut group.affinity.cells) {
+            let Cell { samples: own, .. } = cell;
+            *own = own.min(samples);
+        }
+    }
+
+    fn uncertainty(planner: &Planner, policy: Policy) -> Uncertainty {
+        let decided = planner.decide(&[policy], &Parameters::default()).unwrap();
+        decided[0].time.unwrap().uncertainty
+    }
+
+    #[test]
+    fn bounds_are_as_far_from_the_change_as_resamples_are_from_their_mean() {
+        let even: Vec<f64> = (0..99).map(f64::from).collect();
+        assert_eq!(bounds(100.0, even), [55.0, 145.0]);
+        let few: Vec<f64> = (0..19).map(f64::from).collect();
+        assert_eq!(bounds(0.0, few), [-9.0, 9.0]);
+        assert_eq!(bounds(0.5, Vec::new()), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn few_samples_widen_the_bounds_and_the_change_stays_inside() {
+        let width = |samples| {
+            let mut width = 0.0;
+            with_blocks(samples, |planner, _| {
+                let decided = planner
+                    .decide(&[Policy::Object], &Parameters::default())
+                    .unwrap();
+                let time = decided[0].time.unwrap();
+                let Uncertainty {
+                    change: Some([least, most]),
+                    resamples: 99,
+                    ..
+                } = time.uncertainty
+                else {
+                    panic!("{time:?}");
+                };
+                let change = time.planned_ns / time.first_touch_ns - 1.0;
+                assert!(least < change && change < most, "{least} {change} {most}");
+                width = most - least;
+            });
+            width
+        };
+        let (many, few) = (width(1e6), width(2.0));
+        assert!(few > 2.0 * many, "{few} {many}");
+    }
+
+    #[test]
+    fn a_sure_saving_is_kept_and_one_that_chance_may_explain_is_not() {
+        with_blocks(1e6, |planner, _| {
+            let found = uncertainty(planner, Policy::Auto);
+            assert_eq!(found.doubt, Doubt::None);
+            assert!(found.all_threads_change.unwrap()[1] < 0.0, "{found:?}");
+        });
+        let model = ModelErrors::default().of(MachineClass::OneHop);
+        assert_eq!(doubt(-0.05, [-0.12, 0.01], &model), Doubt::Samples);
+        assert_eq!(doubt(0.0, [0.0, 0.0], &model), Doubt::None);
+        let model = ModelError {
+            turns_below: 0.02,
+            ..model
+        };
+        assert_eq!(doubt(-0.015, [-0.02, -0.01], &model), Doubt::Model);
+        assert_eq!(doubt(-0.03, [-0.04, -0.02], &model), Doubt::None);
+    }
+
+    #[test]
+    fn a_plan_is_withdrawn_with_the_reason_where_such_savings_were_losses() {
+        with_blocks(1e6, |planner, _| {
+            let class = MachineClass::SeveralHops;
+            let lost = crate::Change {
+                predicted: -0.9,
+                measured: 0.1,
+            };
+            let errors = ModelErrors::learned(vec![(class, lost); 30]);
+            assert_eq!(errors.of(class).source, ErrorSource::History);
+            let parameters = Parameters {
+                errors,
+                ..Parameters::default()
+            };
+            let decided = &planner.decide(&[Policy::Auto], &parameters).unwrap()[0];
+            assert!(decided.plan.decisions.is_empty());
+            let note = decided
+                .notes
+                .iter()
+                .find(|note| note.starts_with("everything is left"));
+            assert!(
+                note.is_some_and(|note| note.contains("to save lost")),
+                "{:?}",
+                decided.notes
+            );
+            assert_eq!(
+                planner.plans(Policy::Auto, &parameters).unwrap()[0].decisions,
+                []
+            );
+        });
+    }
+}

@@ -1,0 +1,236 @@
+//! How far the model that predicts times is from what comes of its predictions, by class of machines.
+
+use nearpage_machine::Machine;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// By class: what `benches/accuracy` found: the median of relative errors, what nine in ten are below, the saving up to
+/// which most plans of `auto` lost, and the number of plans.
+const BENCHMARK: [(MachineClass, f64, f64, f64, u32); 3] = [
+    (MachineClass::OneHop, 0.019, 0.132, 0.0471, 568),
+    (MachineClass::SeveralHops, 0.012, 0.078, 0.0027, 444),
+    (MachineClass::MemoryOnlyNodes, 0.0, 0.0, 0.0, 0),
+];
+/// Smaller predicted savings are none.
+const NOTHING: f64 = 0.0005;
+/// Distances of other nodes that differ by less are the same.
+const EVEN: f64 = 0.15;
+/// Measured pairs from which on they say more than the benchmark does.
+const PAIRS_MIN: usize = 20;
+
+/// Machines on which the model errs alike.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum MachineClass {
+    /// All nodes have CPUs, and all others are as far from each.
+    OneHop,
+    /// All nodes have CPUs, and some are farther than others.
+    SeveralHops,
+    /// Some memory has no CPUs of its own: CXL, GPUs.
+    MemoryOnlyNodes,
+}
+
+impl MachineClass {
+    /// Of a machine.
+    pub fn of(machine: &Machine) -> Self {
+        let with_memory = machine.nodes_with_memory();
+        let has_cpus = |&id: &nearpage_machine::NodeId| {
+            let node = machine.nodes.iter().find(|node| node.id == id);
+            node.is_some_and(|node| !node.cpus.is_empty())
+        };
+        if !with_memory.iter().all(has_cpus) {
+            return Self::MemoryOnlyNodes;
+        }
+        let pairs = with_memory
+            .iter()
+            .flat_map(|&from| with_memory.iter().map(move |&to| (from, to)));
+        let others = pairs.filter(|(from, to)| from != to);
+        let distances: Vec<f64> = others
+            .filter_map(|(from, to)| machine.weight(from, to))
+            .collect();
+        let least = distances.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = distances.iter().copied().fold(0.0, f64::max);
+        match most > (1.0 + EVEN) * least {
+            true => Self::SeveralHops,
+            false => Self::OneHop,
+        }
+    }
+
+    /// For people, after "machines".
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OneHop => "whose other nodes are all as far",
+            Self::SeveralHops => "with several hops",
+            Self::MemoryOnlyNodes => "with memory that has no CPUs",
+        }
+    }
+}
+
+/// Where a model's error is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorSource {
+    /// Predictions against replays, by `benches/accuracy`.
+    Benchmark,
+    /// Predictions against runs measured by this user (`nearpage history`).
+    History,
+}
+
+/// How far the model is from what comes of its predictions, on one class of machines.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct ModelError {
+    /// The class.
+    pub class: MachineClass,
+    /// Half of the predicted times are nearer than this share.
+    pub median: f64,
+    /// Nine in ten are.
+    pub nine_in_ten: f64,
+    /// Most plans whose predicted saving was no more than this share of the time lost; 0: the least savings were savings.
+    pub turns_below: f64,
+    /// Pairs of a prediction and what came of it.
+    pub pairs: u32,
+    /// Where they are from.
+    pub source: ErrorSource,
+}
+
+/// A change of time as predicted, and as it came: shares of the time under first touch; −0.2: a fifth less.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// Predicted.
+    pub predicted: f64,
+    /// Measured or replayed.
+    pub measured: f64,
+}
+
+/// The model's errors by class of machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ModelErrors {
+    /// As [`BENCHMARK`] has them.
+    learned: [Option<ModelError>; BENCHMARK.len()],
+}
+
+impl ModelErrors {
+    /// Those of the benchmark, but for classes of which enough was measured here.
+    pub fn learned(measured: impl IntoIterator<Item = (MachineClass, Change)>) -> Self {
+        let measured: Vec<(MachineClass, Change)> = measured.into_iter().collect();
+        let of_class = |(class, ..): (MachineClass, f64, f64, f64, u32)| {
+            let own = measured.iter().filter(|(other, _)| *other == class);
+            let own: Vec<Change> = own.map(|(_, change)| *change).collect();
+            (own.len() >= PAIRS_MIN).then(|| learned(class, &own))
+        };
+        Self {
+            learned: BENCHMARK.map(of_class),
+        }
+    }
+
+    /// Of a class.
+    pub fn of(&self, class: MachineClass) -> ModelError {
+        let is_it = |error: &&ModelError| error.class == class;
+        if let Some(learned) = self.learned.iter().flatten().find(is_it) {
+            return *learned;
+        }
+        let found = BENCHMARK.iter().find(|row| row.0 == class);
+        let &(class, median, nine_in_ten, turns_below, pairs) = found.unwrap_or(&BENCHMARK[0]);
+        ModelError {
+            class,
+            median,
+            nine_in_ten,
+            turns_below,
+            pairs,
+            source: ErrorSource::Benchmark,
+        }
+    }
+}
+
+/// What pairs of one class say.
+fn learned(class: MachineClass, pairs: &[Change]) -> ModelError {
+    let error =
+        |pair: &Change| ((1.0 + pair.predicted) / (1.0 + pair.measured).max(0.01) - 1.0).abs();
+    let mut errors: Vec<f64> = pairs.iter().map(error).collect();
+    errors.sort_by(f64::total_cmp);
+    let quantile =
+        |share: f64| errors[((errors.len() as f64 * share) as usize).min(errors.len() - 1)];
+    ModelError {
+        class,
+        median: quantile(0.5),
+        nine_in_ten: quantile(0.9),
+        turns_below: turns_below(pairs),
+        pairs: pairs.len() as u32,
+        source: ErrorSource::History,
+    }
+}
+
+/// The greatest predicted saving such that of all plans with no more most lost, and all together, too; 0 where there is none.
+fn turns_below(pairs: &[Change]) -> f64 {
+    let saves = pairs.iter().copied().filter(|one| one.predicted < -NOTHING);
+    let mut savings: Vec<Change> = saves.collect();
+    savings.sort_by(|one, other| other.predicted.total_cmp(&one.predicted));
+    let (mut lost, mut sum, mut below) = (0, 0.0, 0.0);
+    for (before, one) in savings.iter().enumerate() {
+        lost += usize::from(one.measured > 0.0);
+        sum += one.measured;
+        if 2 * lost > before + 1 && sum > 0.0 {
+            below = -one.predicted;
+        }
+    }
+    below
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_machine::preset;
+
+    use super::*;
+
+    fn pairs(pairs: &[(f64, f64)]) -> Vec<Change> {
+        let pair = |&(predicted, measured)| Change {
+            predicted,
+            measured,
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn machines_are_told_apart_by_their_distances() {
+        for (name, class) in [
+            ("xeon-2", MachineClass::OneHop),
+            ("flash-8", MachineClass::OneHop),
+            ("opteron-4", MachineClass::SeveralHops),
+            ("epyc-9224-cxl", MachineClass::MemoryOnlyNodes),
+        ] {
+            assert_eq!(MachineClass::of(&preset(name).unwrap()), class, "{name}");
+        }
+    }
+
+    #[test]
+    fn small_savings_are_doubted_where_most_of_them_were_losses() {
+        assert_eq!(turns_below(&pairs(&[(-0.01, -0.01), (-0.2, -0.1)])), 0.0);
+        let lost = pairs(&[
+            (-0.3, -0.3),
+            (-0.01, 0.05),
+            (-0.02, -0.01),
+            (-0.03, 0.01),
+            (0.1, 0.2),
+        ]);
+        assert_eq!(turns_below(&lost), 0.03);
+        assert_eq!(turns_below(&[]), 0.0);
+    }
+
+    #[test]
+    fn errors_are_those_of_the_benchmark_until_enough_is_measured() {
+        let class = MachineClass::OneHop;
+        let measured = |count| {
+            let change = Change {
+                predicted: -0.1,
+                measured: -0.28,
+            };
+            ModelErrors::learned(vec![(class, change); count]).of(class)
+        };
+        assert_eq!(measured(PAIRS_MIN - 1), ModelErrors::default().of(class));
+        let learned = measured(PAIRS_MIN);
+        assert_eq!((learned.source, learned.pairs), (ErrorSource::History, 20));
+        assert!((learned.median - 0.25).abs() < 1e-9, "{learned:?}");
+    }
+}

@@ -1,0 +1,259 @@
+//! Takes a bundle's records: of a loop of nearpage's own, without what tells of more than the loop.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use nearpage_perf_abi::header::{self, kind};
+use nearpage_perf_abi::{event, fixed_offset, flag, sample_type as st, u32_at, u64_at};
+
+use super::{
+    CODE, CODE_BYTES, DATA, DATA_BYTES, PerfBundle, RECORDS, SourceRecords, VERSION, Written,
+    hexadecimal,
+};
+use crate::architecture::REGISTER_MASK;
+use crate::calibrate::{LINE_BYTES, Side, calibrate, page_bytes};
+use crate::perf_event::{PerfEvent, Scope, software_attributes};
+use crate::pmu::MemoryEvent;
+use crate::record::CLOCK_SAMPLE;
+use crate::ring::Ring;
+use crate::sampler::Options;
+
+/// Registers below this are numbers, not addresses.
+const SMALL: u64 = 1 << 16;
+/// How long records are waited for, source by source.
+const TIME_MAX: Duration = Duration::from_millis(1500);
+/// Between two samples of the clock.
+const PERIOD_NS: u64 = 500_000;
+/// Hardware samples a second.
+const RATE_HZ: f64 = 2000.0;
+
+/// Tries what the kernel allows here, and takes records of each source.
+///
+/// # Errors
+/// This machine's CPUs cannot be read.
+pub fn capture(options: &Options) -> Result<PerfBundle, crate::Error> {
+    let facts = crate::sampler::facts_of(options)?;
+    let test = TestLoop::new();
+    let events = options
+        .pmu
+        .events(RATE_HZ, &options.sys_root, &options.proc_root)
+        .unwrap_or_default();
+    let mut sources = vec![test.clock()];
+    sources.extend(events.iter().map(|event| test.hardware(event)));
+    Ok(PerfBundle {
+        version: VERSION,
+        architecture: std::env::consts::ARCH.to_owned(),
+        facts,
+        side: calibrate()
+            .map_or(Side::Before, |found| found.side)
+            .to_string(),
+        code: hexadecimal(&test.code),
+        sources,
+    })
+}
+
+/// The loop that is sampled, with what tells its addresses.
+struct TestLoop {
+    lines: Vec<[u64; LINE_BYTES / 8]>,
+    /// Its code, as far as it could be read.
+    code: Vec<u8>,
+}
+
+impl TestLoop {
+    fn new() -> Self {
+        let mut code = vec![0; CODE_BYTES];
+        let begin = test_loop as *const () as u64;
+        let read = File::open("/proc/self/mem").and_then(|file| file.read_at(&mut code, begin));
+        code.truncate(read.unwrap_or(0));
+        Self {
+            lines: vec![[1; LINE_BYTES / 8]; DATA_BYTES / LINE_BYTES],
+            code,
+        }
+    }
+
+    /// An address of the loop's, moved to where it is in bundles; none of others.
+    fn moved(&self, address: u64) -> Option<u64> {
+        let within = |begin: u64, bytes: u64| {
+            let offset = address.wrapping_sub(begin);
+            (offset < bytes).then_some(offset)
+        };
+        let in_code = within(test_loop as *const () as u64, CODE_BYTES as u64);
+        let in_data = || within(self.lines.as_ptr() as u64, DATA_BYTES as u64);
+        in_code
+            .map(|offset| CODE + offset)
+            .or_else(|| in_data().map(|offset| DATA + offset))
+    }
+
+    fn clock(&self) -> SourceRecords {
+        let mut attributes = software_attributes(event::CPU_CLOCK);
+        attributes.sample_period = PERIOD_NS;
+        attributes.sample_type = CLOCK_SAMPLE;
+        attributes.sample_regs_user = REGISTER_MASK;
+        attributes.flags |= flag::EXCLUDE_KERNEL | flag::SAMPLE_ID_ALL;
+        let opened = PerfEvent::open(&attributes, Scope::ThisThread).map(|event| vec![event]);
+        self.source("clock".to_owned(), Written::Clock, opened)
+    }
+
+    fn hardware(&self, event: &MemoryEvent) -> SourceRecords {
+        let written = Written::of(event.form);
+        if event.packets {
+            return SourceRecords {
+                name: event.name.clone(),
+                written,
+                missing: "packets of an AUX area are not taken yet".to_owned(),
+                records: String::new(),
+            };
+        }
+        self.source(
+            event.name.clone(),
+            written,
+            event.open(Scope::ThisThread, 0),
+        )
+    }
+
+    /// Runs the loop under an event, which may have a leader before it.
+    fn source(
+        &self,
+        name: String,
+        written: Written,
+        opened: std::io::Result<Vec<PerfEvent>>,
+    ) -> SourceRecords {
+        let found = opened.and_then(|events| self.records(written, &events));
+        let (records, missing) = match found {
+            Ok(records) if records.is_empty() => (
+                records,
+                "no sample came in one and a half seconds".to_owned(),
+            ),
+            Ok(records) => (records, String::new()),
+            Err(error) => (Vec::new(), error.to_string()),
+        };
+        SourceRecords {
+            name,
+            written,
+            missing,
+            records: hexadecimal(&records),
+        }
+    }
+
+    fn records(&self, written: Written, events: &[PerfEvent]) -> std::io::Result<Vec<u8>> {
+        let sampled = events.last().ok_or(std::io::ErrorKind::NotFound)?;
+        let page_bytes = page_bytes();
+        let mut ring = Ring::map(sampled, page_bytes, (64 << 10).max(page_bytes))?;
+        for event in events {
+            event.enable()?;
+        }
+        let (mut found, mut count, mut raw) = (Vec::new(), 0, Vec::new());
+        let (mut at, begun) = (0, Instant::now());
+        let mut first_ns = None;
+        while count < RECORDS && begun.elapsed() < TIME_MAX {
+            at = test_loop(&self.lines, at, 50_000);
+            raw.clear();
+            ring.drain(&mut raw);
+            let mut rest = raw.as_mut_slice();
+            while let Ok(bytes) = header::record_bytes(rest)
+                && count < RECORDS
+            {
+                let (record, later) = rest.split_at_mut(bytes);
+                rest = later;
+                if self.anonymise(written, record, &mut first_ns).is_some() {
+                    found.extend_from_slice(record);
+                    count += 1;
+                }
+            }
+        }
+        for event in events {
+            event.disable()?;
+        }
+        Ok(found)
+    }
+
+    /// Takes all out of a sample that tells of more than the loop; none where it is no sample of the loop's code.
+    fn anonymise(
+        &self,
+        written: Written,
+        record: &mut [u8],
+        first_ns: &mut Option<u64>,
+    ) -> Option<()> {
+        const fn clock(field: u64) -> usize {
+            header::BYTES + fixed_offset(CLOCK_SAMPLE, field)
+        }
+        const IP: usize = clock(st::IP);
+        const TIME: usize = clock(st::TIME);
+        if u32_at(record, 0) != Ok(kind::SAMPLE)
+            || !header::is_user(u16::from_le_bytes([record[4], record[5]]))
+        {
+            return None;
+        }
+        let ip = self
+            .moved(u64_at(record, IP).ok()?)
+            .filter(|&ip| ip < DATA)?;
+        let time_ns = u64_at(record, TIME).ok()?;
+        let since_ns = time_ns.saturating_sub(*first_ns.get_or_insert(time_ns));
+        let one = (1u64 << 32) | 1;
+        for (offset, word) in [
+            (header::BYTES, one & 1),
+            (IP, ip),
+            (clock(st::TID), one),
+            (TIME, since_ns),
+        ] {
+            set(record, offset, word);
+        }
+        match written {
+            // The registers follow their ABI, to the end.
+            Written::Clock => self.move_words(record, clock(st::REGS_USER) + 8),
+            Written::PreciseLoads | Written::PreciseStores => {
+                // The address comes in the place of the clock's CPU.
+                let address = u64_at(record, clock(st::CPU)).ok()?;
+                set(record, clock(st::CPU), self.moved(address).unwrap_or(0));
+            }
+            Written::Ibs => self.anonymise_ibs(record)?,
+        }
+        Some(())
+    }
+
+    /// Registers of IBS: control, code address, three of data, linear address, and what goes, among it the physical address.
+    fn anonymise_ibs(&self, record: &mut [u8]) -> Option<()> {
+        // After size and capabilities, of four bytes each.
+        let registers = header::BYTES + fixed_offset(crate::pmu::IBS_SAMPLE, st::RAW) + 8;
+        for number in [1, 5] {
+            let offset = registers + 8 * number;
+            let address = u64_at(record, offset).ok()?;
+            set(record, offset, self.moved(address).unwrap_or(0));
+        }
+        let rest = record.get_mut(registers + 8 * 6..)?;
+        rest.fill(0);
+        Some(())
+    }
+
+    fn move_words(&self, record: &mut [u8], from: usize) {
+        let mut offset = from;
+        while let Ok(word) = u64_at(record, offset) {
+            let small = (word < SMALL).then_some(word);
+            set(record, offset, self.moved(word).or(small).unwrap_or(0));
+            offset += 8;
+        }
+    }
+}
+
+fn set(record: &mut [u8], offset: usize, word: u64) {
+    if let Some(bytes) = record.get_mut(offset..offset + 8) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// Loads a word of each line that it comes to, in an order that no prefetcher follows.
+#[inline(never)]
+fn test_loop(lines: &[[u64; LINE_BYTES / 8]], from: usize, steps: usize) -> usize {
+    let mut at = from;
+    let mut sum = 0u64;
+    for _ in 0..steps {
+        let line = at % lines.len();
+        sum = sum.wrapping_add(lines[line][0]);
+        // Every line comes, modulo a power of two (Hull and Dobell, 1962).
+        at = line.wrapping_mul(5).wrapping_add(12_345);
+    }
+    black_box(sum);
+    at % lines.len()
+}
