@@ -14,7 +14,7 @@ use crate::doctor::DoctorOutput;
 use crate::evaluate::EvaluateOutput;
 use crate::export::ExportOutput;
 use crate::import::ImportOutput;
-use crate::lab::LabOutput;
+use crate::lab::{LabOutput, MatrixOutput};
 use crate::live::{LiveOutput, ReplayOutput};
 use crate::machine::{CalibrationOutput, MachineList, MachineOutput};
 use crate::optimize::OptimizeOutput;
@@ -41,6 +41,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("export", of::<ExportOutput<'_>>()),
         ("import", of::<ImportOutput>()),
         ("lab", of::<LabOutput>()),
+        ("lab-matrix", of::<MatrixOutput>()),
         ("live", of::<LiveOutput<'_>>()),
         ("live-replay", of::<ReplayOutput>()),
         ("machine", of::<MachineOutput>()),

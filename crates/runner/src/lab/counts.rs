@@ -2,7 +2,7 @@
 
 use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabLine};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::LabError;
 
@@ -10,7 +10,7 @@ const FS_PER_S: f64 = 1e15;
 const NS_PER_S: f64 = 1e9;
 
 /// What the model counted from the begin mark to the end mark.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabCounts {
     /// Guest time.
     pub guest_s: f64,
@@ -63,7 +63,7 @@ pub struct LabCounts {
 }
 
 /// A node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabNode {
     /// Its position.
     pub node: usize,
@@ -78,7 +78,7 @@ pub struct LabNode {
 }
 
 /// A memory controller, or a link in one direction.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabServer {
     /// Requests, write-backs among them.
     pub requests: u64,
@@ -87,7 +87,7 @@ pub struct LabServer {
 }
 
 /// Misses from one node's CPUs to another's memory.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabPair {
     /// Node of the CPUs.
     pub cpu_node: usize,

@@ -53,6 +53,18 @@ pub enum LabError {
 }
 
 impl LabError {
+    /// Is it what this guest came to, rather than what keeps any guest from running?
+    pub fn is_of_guest(&self) -> bool {
+        matches!(
+            self,
+            Self::NotBooted { .. }
+                | Self::Died { .. }
+                | Self::Emulator { .. }
+                | Self::TooLong { .. }
+                | Self::NoCounts
+        )
+    }
+
     /// Is what was typed wrong?
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::Cpus { .. } | Self::Memory { .. })
