@@ -51,8 +51,8 @@ pub struct Lab {
     /// Where random numbers of the emulator begin
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u32,
-    /// How long the guest may boot, by this host's clock
-    #[arg(long, value_name = "SECONDS", default_value = "180", value_parser = values::seconds)]
+    /// How long the guest may boot, in processor time, so that a busy host does not matter; ten times that by the clock
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = values::seconds)]
     pub boot_limit: f64,
     /// How long the command may run, by this host's clock [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
@@ -89,7 +89,7 @@ pub struct Matrix {
     /// Print the table of what has been run, and run nothing
     #[arg(long)]
     pub no_run: bool,
-    /// Begin no run after this time, by this host's clock
+    /// Begin no further run after this time, by this host's clock
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
     pub stop_after: Option<f64>,
     /// Print the table as JSON

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_machine::several;
-use nearpage_runner::{LabCounts, LabOptions, LabPages, LabRun, LabStream, lab};
+use nearpage_runner::{LabCounts, LabKernel, LabOptions, LabPages, LabRun, LabStream, lab};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +146,9 @@ fn to_text(run: &LabRun) -> Vec<String> {
     ));
     if let Some(words) = run.pages.as_ref().and_then(LabPages::to_words) {
         lines.push(format!("pages: {words}"));
+    }
+    if let Some(words) = counts.kernel.as_ref().and_then(LabKernel::to_words) {
+        lines.push(format!("kernel: {words}"));
     }
     for node in &counts.nodes {
         lines.push(format!(

@@ -91,6 +91,11 @@ impl LabMachine {
             .sum()
     }
 
+    /// Memory of each node.
+    pub fn memory_mib(&self) -> u32 {
+        self.memory_mib
+    }
+
     /// What the emulator is told of nodes, CPUs, memory, distances (SLIT), latencies and bandwidths (HMAT).
     pub fn emulator_arguments(&self) -> Vec<String> {
         let nodes = self.machine.nodes.len();

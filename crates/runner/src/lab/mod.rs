@@ -5,6 +5,7 @@ mod emulator;
 mod error;
 mod guest;
 mod initramfs;
+mod kernel;
 mod machine;
 mod pages;
 
@@ -21,11 +22,13 @@ use nearpage_machine::Machine;
 pub use counts::{LabCounts, LabNode, LabPair, LabServer};
 pub use emulator::LabParts;
 pub use error::LabError;
+pub use kernel::{LabFunction, LabKernel, LabKernelGroup};
 pub use pages::LabPages;
 
 use crate::TracerPlugin;
 use crate::error::{Error, IoContext, NO_FOLDER};
 use guest::Guest;
+use kernel::KernelSymbols;
 use machine::LabMachine;
 
 /// What to run in the lab, and how.
@@ -51,7 +54,7 @@ pub struct LabOptions {
     pub exact_interrupts: bool,
     /// Where random numbers of the emulator begin.
     pub seed: u32,
-    /// How long the boot may take on this host.
+    /// Processor time that the boot may take; ten times that by the clock.
     pub boot_limit: Duration,
     /// How long the command may take on this host.
     pub time_limit: Option<Duration>,
@@ -146,7 +149,13 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
         false => {
             let path = folders.own.join("counts");
             let text = fs::read_to_string(&path).map_err(|_| LabError::NoCounts)?;
-            Some(LabCounts::parse(&text, machine.machine().nodes.len())?)
+            let symbols = fs::read(folders.work.join("kallsyms")).unwrap_or_default();
+            let symbols = KernelSymbols::parse(&String::from_utf8_lossy(&symbols));
+            Some(LabCounts::parse(
+                &text,
+                machine.machine().nodes.len(),
+                &symbols,
+            )?)
         }
     };
     let events = |file: &str| fs::read_to_string(folders.work.join(file)).unwrap_or_default();

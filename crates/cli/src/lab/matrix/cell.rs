@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::file::MatrixFile;
 use crate::lab::LabOutput;
 
-/// How long a boot may take where the file says nothing: several runs may share a core.
-const BOOT_LIMIT_S: f64 = 1200.0;
+/// Processor time that a boot may take where the file says nothing.
+const BOOT_LIMIT_S: f64 = 120.0;
 /// Most that is kept of what a command prints, its end.
 const OUTPUT_BYTES_MAX: usize = 4096;
 /// Most that a kept file may have.

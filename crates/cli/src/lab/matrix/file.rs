@@ -21,7 +21,7 @@ pub struct MatrixFile {
     memory_mib: u32,
     /// How long a run may take on this host, without the boot.
     pub time_limit_s: Option<f64>,
-    /// How long a boot may take on this host.
+    /// Processor time that a boot may take.
     pub boot_limit_s: Option<f64>,
     #[serde(rename = "command")]
     commands: Vec<Command>,

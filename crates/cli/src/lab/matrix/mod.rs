@@ -71,7 +71,7 @@ fn run_missing(
     };
     let missing: Vec<&Spec> = runs.iter().filter(missing).collect();
     for (number, run) in missing.iter().enumerate() {
-        if stop_after.is_some_and(|limit| begun.elapsed() > limit) {
+        if number > 0 && stop_after.is_some_and(|limit| begun.elapsed() > limit) {
             break;
         }
         let title = format!("{} of {}: {}", number + 1, missing.len(), run.title());
