@@ -1,8 +1,9 @@
 //! `nearpage lab`: what a guest sees of modelled time is what the machine says. Skipped where its emulator isn't built.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use serde_json::Value;
 /// For a command in the lab and its boot: on a host whose cores others use, a boot takes minutes. Nothing is told by how
 /// long a run takes.
 const PATIENCE: Duration = Duration::from_secs(1500);
-const BOOT_LIMIT: [&str; 2] = ["--boot-limit", "1200"];
+const BOOT_LIMIT: [&str; 2] = ["--boot-limit", "300"];
 
 /// One guest at a time: each takes a core.
 static LAB: Mutex<()> = Mutex::new(());
@@ -124,14 +125,18 @@ fn runs_repeat_bit_for_bit() {
             ]);
         let finished = case.run(lab).success();
         let mut result = json(&finished.stdout);
-        let schema = repository().join("docs/reference/schema/lab.json");
-        let schema = json(&fs::read_to_string(schema).unwrap());
-        let errors = jsonschema::validator_for(&schema).unwrap();
-        let errors: Vec<String> = errors
-            .iter_errors(&result)
-            .map(|error| error.to_string())
-            .collect();
-        assert!(errors.is_empty(), "{errors:#?}");
+        assert_schema("lab", &result);
+        assert!(
+            result["pages"]["page_faults"].as_u64() > Some(0),
+            "{result}"
+        );
+        let kernel = &result["counts"]["kernel"];
+        let groups = kernel["groups"].as_array().expect("groups");
+        let faults = groups.iter().find(|group| group["name"] == "page faults");
+        assert!(
+            faults.is_some_and(|faults| faults["time_s"].as_f64() > Some(0.0)),
+            "{kernel}"
+        );
         let counts = result["counts"].as_object_mut().expect("counts");
         for of_host in ["host_s", "host_s_per_guest_s"] {
             counts.remove(of_host);
@@ -144,6 +149,134 @@ fn runs_repeat_bit_for_bit() {
         "{one}"
     );
     assert_eq!(one, other);
+}
+
+/// Does a result fit its schema?
+fn assert_schema(name: &str, result: &Value) {
+    let schema = repository().join(format!("docs/reference/schema/{name}.json"));
+    let schema = json(&fs::read_to_string(schema).unwrap());
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = validator
+        .iter_errors(result)
+        .map(|error| error.to_string())
+        .collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+const MATRIX: &str = r#"
+seeds = [1, 2]
+memory_mib = 128
+[[command]]
+name = "say"
+command = ["sh", "-c", "echo took 1.0 s"]
+seconds_after = "took"
+[[machine]]
+name = "four nodes"
+machine = "carrefour-a"
+cpus = 4
+[[setting]]
+name = "first touch"
+before = "echo 0 >/proc/sys/kernel/numa_balancing"
+[[setting]]
+name = "moved"
+prefix = ["false", "{command}"]
+"#;
+
+#[test]
+fn a_matrix_goes_on_where_it_was_left() {
+    let case = Case::new("lab-matrix").limit(PATIENCE);
+    let file = case.path("matrix.toml");
+    fs::write(&file, MATRIX).unwrap();
+    let matrix = |options: &[&str]| {
+        let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lab = case.command(nearpage_path());
+        lab.args(["lab", "matrix"]).arg(&file).args(options);
+        case.run(lab)
+    };
+    let finished = matrix(&["--no-run"]).success();
+    assert!(
+        finished
+            .stdout
+            .contains("- say, four nodes, moved, seed 2\n"),
+        "{finished}"
+    );
+    fs::write(&file, MATRIX.replace("cpus = 4", "cpu = 4")).unwrap();
+    let finished = matrix(&[]);
+    assert_eq!(finished.code, Some(2), "{finished}");
+    assert!(
+        finished.stderr.contains("unknown field `cpu`"),
+        "{finished}"
+    );
+    fs::write(&file, MATRIX).unwrap();
+    if !is_built() {
+        return;
+    }
+    // No time for more than the first run.
+    let finished = matrix(&["--json", "--stop-after", "0.000001"]).success();
+    let result = json(&finished.stdout);
+    assert_schema("lab-matrix", &result);
+    assert_eq!(result["rows"][0]["seconds"], 1.0, "{finished}");
+    assert!(
+        result["rows"][0]["runs"][0]["guest_s"].as_f64() > Some(0.0),
+        "{finished}"
+    );
+    assert_eq!(
+        result["not_run"].as_array().map(Vec::len),
+        Some(3),
+        "{finished}"
+    );
+    // The same run, without running it: what fails now is the next one.
+    let finished = matrix(&["--stop-after", "0.000001"]).success();
+    assert!(
+        finished
+            .stdout
+            .contains("- say, four nodes, moved, seed 1: exit status 1\n"),
+        "{finished}"
+    );
+    assert!(!finished.stderr.contains("first touch"), "{finished}");
+    let csv = matrix(&["--no-run", "--csv"]).success();
+    assert_eq!(csv.stdout.lines().count(), 2, "{csv}");
+}
+
+#[test]
+fn a_shell_runs_what_is_typed() {
+    if !is_built() {
+        return;
+    }
+    let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut child = Command::new(nearpage_path())
+        .args([
+            "lab",
+            "--machine",
+            MACHINE,
+            "--cpus",
+            "4",
+            "--memory",
+            "128M",
+            "--shell",
+        ])
+        .args(BOOT_LIMIT)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut typed = child.stdin.take().expect("piped");
+    let mut shown = Vec::new();
+    let mut bytes = [0; 256];
+    let mut output = child.stdout.take().expect("piped");
+    // The prompt of root's shell is the first thing that ends so, on a line of its own.
+    while !shown.ends_with(b"# ") {
+        let count = output.read(&mut bytes).unwrap();
+        assert!(count > 0, "{}", String::from_utf8_lossy(&shown));
+        shown.extend_from_slice(&bytes[..count]);
+    }
+    typed
+        .write_all(b"echo $((6 * 7)) CPUs $(nproc); exit 3\n")
+        .unwrap();
+    output.read_to_end(&mut shown).unwrap();
+    let shown = String::from_utf8_lossy(&shown);
+    assert!(shown.contains("42 CPUs 4"), "{shown}");
+    assert_eq!(child.wait().unwrap().code(), Some(3), "{shown}");
 }
 
 /// Processes that run this emulator for a case.
@@ -173,7 +306,7 @@ fn what_cannot_run_says_so_and_leaves_nothing_behind() {
     fails(
         &["--boot-limit", "1"],
         1,
-        "the guest did not boot within 1 s",
+        "the guest did not boot within 1 s of processor time",
     );
     let kernel = case.path("boot/vmlinuz-0");
     for folder in ["boot", "lib/modules/0"] {

@@ -16,7 +16,7 @@ use crate::evaluate::EvaluateOutput;
 use crate::export::ExportOutput;
 use crate::history::HistoryOutput;
 use crate::import::ImportOutput;
-use crate::lab::LabOutput;
+use crate::lab::{LabOutput, MatrixOutput};
 use crate::live::{LiveOutput, ReplayOutput};
 use crate::machine::{CalibrationOutput, MachineList, MachineOutput};
 use crate::optimize::OptimizeOutput;
@@ -44,6 +44,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("history", of::<HistoryOutput>()),
         ("import", of::<ImportOutput>()),
         ("lab", of::<LabOutput>()),
+        ("lab-matrix", of::<MatrixOutput>()),
         ("live", of::<LiveOutput<'_>>()),
         ("live-replay", of::<ReplayOutput>()),
         ("machine", of::<MachineOutput>()),

@@ -45,8 +45,8 @@ pub use command::replace_by;
 pub use environment::{Environment, SmallAllocations};
 pub use error::Error;
 pub use lab::{
-    LabCounts, LabError, LabNode, LabOptions, LabPair, LabParts, LabPrinter, LabRun, LabServer,
-    LabStream, lab,
+    LabCounts, LabError, LabFunction, LabKernel, LabKernelGroup, LabNode, LabOptions, LabPages,
+    LabPair, LabParts, LabPrinter, LabRun, LabServer, LabStream, lab,
 };
 pub use launcher::{OutputError, RankSelection, RankSelectionError, expand_output, launched};
 pub use libraries::{PRELOAD_MISSING, PreloadLibrary, TracerPlugin};

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::values;
 
@@ -14,8 +14,15 @@ use super::values;
 /// don't have. The command sees this machine's files, read-only; its output and status are its own. Build the emulator
 /// first: `crates/tracer/qemu/build`.
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(
+    verbatim_doc_comment,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub struct Lab {
+    /// Many commands instead of one
+    #[command(subcommand)]
+    pub what: Option<LabCommand>,
     /// The modelled machine: `local`, a preset (opteron-4, carrefour-a, epyc-8, …), a TOML file or hwloc's XML
     #[arg(long, default_value = "local")]
     pub machine: String,
@@ -44,8 +51,8 @@ pub struct Lab {
     /// Where random numbers of the emulator begin
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Research")]
     pub seed: u32,
-    /// How long the guest may boot, by this host's clock
-    #[arg(long, value_name = "SECONDS", default_value = "180", value_parser = values::seconds)]
+    /// How long the guest may boot, in processor time, so that a busy host does not matter; ten times that by the clock
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = values::seconds)]
     pub boot_limit: f64,
     /// How long the command may run, by this host's clock [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
@@ -62,4 +69,33 @@ pub struct Lab {
     /// Command and its arguments
     #[arg(last = true, required_unless_present = "shell", value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// What `nearpage lab` does besides running a command.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    Matrix(Matrix),
+}
+
+/// Run commands × machines × settings in the lab, and print a table
+///
+/// Each finished run is kept in a file, so that the same command goes on where it was interrupted, and a second process on
+/// the same FILE shares the work. Runs that are missing or failed are listed.
+#[derive(Debug, Args)]
+pub struct Matrix {
+    /// TOML with the commands, machines and settings (docs/lab.md says which keys)
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print the table of what has been run, and run nothing
+    #[arg(long)]
+    pub no_run: bool,
+    /// Begin no further run after this time, by this host's clock
+    #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
+    pub stop_after: Option<f64>,
+    /// Print the table as JSON
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print all runs as CSV
+    #[arg(long)]
+    pub csv: bool,
 }

@@ -21,7 +21,7 @@ use nearpage_recording::ThreadPinning;
 use nearpage_sampler::Target;
 
 pub use self::deciding::Deciding;
-pub use self::lab::Lab;
+pub use self::lab::{Lab, LabCommand, Matrix};
 pub use self::live::Live;
 pub use self::placing::*;
 pub use self::record::*;

@@ -2,15 +2,16 @@
 
 use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabLine};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::LabError;
+use super::kernel::{KernelSymbols, LabKernel};
 
 const FS_PER_S: f64 = 1e15;
 const NS_PER_S: f64 = 1e9;
 
 /// What the model counted from the begin mark to the end mark.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabCounts {
     /// Guest time.
     pub guest_s: f64,
@@ -60,10 +61,12 @@ pub struct LabCounts {
     pub pairs: Vec<LabPair>,
     /// Links in the machine's order, each in both directions.
     pub links: Vec<LabServer>,
+    /// Where the kernel's time went; null: the guest did not say what its functions are.
+    pub kernel: Option<LabKernel>,
 }
 
 /// A node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabNode {
     /// Its position.
     pub node: usize,
@@ -78,7 +81,7 @@ pub struct LabNode {
 }
 
 /// A memory controller, or a link in one direction.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabServer {
     /// Requests, write-backs among them.
     pub requests: u64,
@@ -87,7 +90,7 @@ pub struct LabServer {
 }
 
 /// Misses from one node's CPUs to another's memory.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabPair {
     /// Node of the CPUs.
     pub cpu_node: usize,
@@ -102,8 +105,12 @@ pub struct LabPair {
 }
 
 impl LabCounts {
-    /// From what the tracer wrote, on a machine of so many nodes.
-    pub(super) fn parse(text: &str, nodes: usize) -> Result<Self, LabError> {
+    /// From what the tracer wrote, on a machine of so many nodes, with the kernel's functions.
+    pub(super) fn parse(
+        text: &str,
+        nodes: usize,
+        symbols: &KernelSymbols,
+    ) -> Result<Self, LabError> {
         let mut lines = text.lines();
         if lines.next() != Some(COUNTS_FIRST_LINE) {
             return Err(LabError::NoCounts);
@@ -149,6 +156,7 @@ impl LabCounts {
                 .collect(),
             pairs: Vec::new(),
             links: Vec::new(),
+            kernel: LabKernel::new(&lines, symbols),
         };
         lines.iter().for_each(|line| counts.add(line));
         Ok(counts)
@@ -160,7 +168,7 @@ impl LabCounts {
             false => 0.0,
         };
         match *line {
-            LabLine::Count(..) => {}
+            LabLine::Count(..) | LabLine::Kernel { .. } => {}
             LabLine::Misses {
                 cpu,
                 memory,
@@ -223,7 +231,7 @@ mod tests {
     fn counts_are_summed_by_node() {
         let text = "nearpage lab counts 1\nguest_ns 2000000000\nhost_ns 50000000000\nloads 7\nmisses 0 0 3 1000000000000000 0\n\
                     misses 0 1 4 2000000000000000 500000000000000\ncontroller 1 4 1000000000000000\nlink 0 4 500000000000000\n";
-        let counts = LabCounts::parse(text, 2).unwrap();
+        let counts = LabCounts::parse(text, 2, &KernelSymbols::default()).unwrap();
         assert_eq!(
             (counts.guest_s, counts.host_s_per_guest_s),
             (2.0, Some(25.0))
@@ -250,7 +258,8 @@ mod tests {
             "nearpage lab counts 1\nmisses 0\n",
             "nearpage lab counts 2\n",
         ] {
-            assert!(LabCounts::parse(damaged, 2).is_err(), "{damaged}");
+            let counts = LabCounts::parse(damaged, 2, &KernelSymbols::default());
+            assert!(counts.is_err(), "{damaged}");
         }
     }
 }

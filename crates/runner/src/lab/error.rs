@@ -40,10 +40,14 @@ pub enum LabError {
     Memory { nodes: u32, mib: u32, free_mib: u64 },
     #[error("{machine}: {cause}")]
     Setup { machine: String, cause: String },
-    #[error("the guest did not boot within {seconds} s; its console ends with: {console}")]
+    #[error(
+        "the guest did not boot within {seconds} s of processor time (--boot-limit sets another limit); its console ends with: {console}"
+    )]
     NotBooted { seconds: u64, console: String },
     #[error("the guest went down before the command ended; its console ends with: {console}")]
     Died { console: String },
+    #[error("the guest ran out of memory: --memory gives nodes more than {mib} MiB each")]
+    OutOfMemory { mib: u32 },
     #[error("the emulator ended before the guest booted: {message}")]
     Emulator { message: String },
     #[error("the command still ran after {seconds} s; --time-limit sets another limit")]
@@ -53,6 +57,19 @@ pub enum LabError {
 }
 
 impl LabError {
+    /// Is it what this guest came to, rather than what keeps any guest from running?
+    pub fn is_of_guest(&self) -> bool {
+        matches!(
+            self,
+            Self::NotBooted { .. }
+                | Self::Died { .. }
+                | Self::OutOfMemory { .. }
+                | Self::Emulator { .. }
+                | Self::TooLong { .. }
+                | Self::NoCounts
+        )
+    }
+
     /// Is what was typed wrong?
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::Cpus { .. } | Self::Memory { .. })

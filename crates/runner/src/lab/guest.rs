@@ -15,18 +15,21 @@ use super::machine::LabMachine;
 use super::{Folders, LabPrinter, LabStream, text};
 use crate::error::{Error, IoContext};
 
+/// A boot whose emulator merely waits takes no processor time: so many times the limit by the clock end it, too.
+const CLOCK_TIMES_BOOT_LIMIT: u32 = 10;
+/// Begins the kernel's line on a process that it ended for want of memory.
+const OUT_OF_MEMORY: &str = "Out of memory: Killed process";
 /// How often it is looked what became of the guest.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The emulated time stamp counters follow guest time exactly: the kernel has no reason to watch them.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 tsc=reliable";
 /// Words of the kernel that put its clock or scheduling in doubt.
-const DOUBTS: [&str; 6] = [
+const DOUBTS: [&str; 5] = [
     "clocksource: Marking",
     "unstable",
     "soft lockup",
     "hard LOCKUP",
     "rcu: INFO",
-    "Out of memory",
 ];
 /// Lines of the console in messages.
 const LAST_LINES: usize = 3;
@@ -68,6 +71,34 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+impl Running {
+    /// Processor time that it has taken.
+    fn processor_time(&self) -> Option<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).ok()?;
+        // SAFETY: no pointers.
+        let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        processor_time(&stat, u64::try_from(ticks_per_s).ok()?)
+    }
+
+    /// Has it booted for longer than it may?
+    fn is_past(&self, limit: Duration, begun: Instant) -> bool {
+        self.processor_time().is_some_and(|used| used > limit)
+            || begun.elapsed() > limit.saturating_mul(CLOCK_TIMES_BOOT_LIMIT)
+    }
+}
+
+/// User and system time of `/proc/PID/stat`.
+fn processor_time(stat: &str, ticks_per_s: u64) -> Option<Duration> {
+    // The name may have spaces and parentheses.
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    let mut times = behind_name.split_ascii_whitespace().skip(11);
+    let mut ticks = || times.next()?.parse::<u64>().ok();
+    let all = ticks()?.checked_add(ticks()?)?;
+    Some(Duration::from_millis(
+        all.checked_mul(1000)?.checked_div(ticks_per_s)?,
+    ))
 }
 
 /// A guest.
@@ -121,7 +152,7 @@ impl Guest<'_> {
                 return Err(Error::Interrupted);
             }
             match (booted, self.time_limit) {
-                (None, _) if begun.elapsed() > self.boot_limit => {
+                (None, _) if emulator.is_past(self.boot_limit, begun) => {
                     return Err(LabError::NotBooted {
                         seconds: self.boot_limit.as_secs(),
                         console: self.last_lines(),
@@ -250,6 +281,12 @@ impl Guest<'_> {
         }
         let status = self.read(&self.folders.work, "status");
         let Ok(status) = status.trim().parse::<u8>() else {
+            if console_says_out_of_memory(&console) {
+                return Err(LabError::OutOfMemory {
+                    mib: self.machine.memory_mib(),
+                }
+                .into());
+            }
             return Err(LabError::Died {
                 console: self.last_lines(),
             }
@@ -257,6 +294,17 @@ impl Guest<'_> {
         };
         let log = console + &self.read(&self.folders.work, "dmesg");
         let mut warnings = Vec::new();
+        if let Some(line) = log.lines().find_map(|line| line.split_once(OUT_OF_MEMORY)) {
+            let name = line
+                .1
+                .split_once('(')
+                .and_then(|(_, name)| name.split_once(')'));
+            warnings.push(format!(
+                "out of memory, ended {}: --memory gives nodes more than {} MiB each",
+                name.map_or("a process", |(name, _)| name),
+                self.machine.memory_mib()
+            ));
+        }
         for line in log.lines().map(str::trim) {
             let doubtful = DOUBTS.iter().any(|words| line.contains(words));
             if doubtful && !warnings.iter().any(|known| known == line) {
@@ -265,6 +313,13 @@ impl Guest<'_> {
         }
         Ok(Ended { status, warnings })
     }
+}
+
+/// Did the kernel give up for want of memory?
+fn console_says_out_of_memory(console: &str) -> bool {
+    [OUT_OF_MEMORY, "deadlocked on memory"]
+        .iter()
+        .any(|words| console.contains(words))
 }
 
 /// A file that the guest writes.
@@ -302,6 +357,18 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+
+    #[test]
+    fn processor_time_is_read_behind_the_name() {
+        let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 2 0 1 1 1";
+        assert_eq!(processor_time(stat, 100), Some(Duration::from_secs(2)));
+        for damaged in ["", "7 (a) S 1", "7 (a) S 1 7 7 0 -1 4194560 1 0 0 0 x 50"] {
+            assert_eq!(processor_time(damaged, 100), None, "{damaged}");
+        }
+        assert_eq!(processor_time(stat, 0), None);
+        let own = fs::read_to_string("/proc/self/stat").unwrap();
+        assert!(processor_time(&own, 100).is_some());
+    }
 
     #[test]
     fn a_file_that_grows_is_passed_on_once() {

@@ -91,6 +91,11 @@ impl LabMachine {
             .sum()
     }
 
+    /// Memory of each node.
+    pub fn memory_mib(&self) -> u32 {
+        self.memory_mib
+    }
+
     /// What the emulator is told of nodes, CPUs, memory, distances (SLIT), latencies and bandwidths (HMAT).
     pub fn emulator_arguments(&self) -> Vec<String> {
         let nodes = self.machine.nodes.len();
@@ -135,10 +140,12 @@ impl LabMachine {
                     format!("{pair},data-type=access-latency,latency={latency}"),
                 );
                 if let Some(bytes_per_s) = self.timing.memory_bandwidth_bytes_per_s {
-                    let mib = (bytes_per_s / f64::from(1 << 20)).round().max(1.0);
                     add(
                         "-numa",
-                        format!("{pair},data-type=access-bandwidth,bandwidth={mib}M"),
+                        format!(
+                            "{pair},data-type=access-bandwidth,bandwidth={}M",
+                            hmat_mib_per_s(bytes_per_s)
+                        ),
                     );
                 }
             }
@@ -171,6 +178,17 @@ impl LabMachine {
         let distance = (latency[from][to] / local * f64::from(LOCAL_DISTANCE)).round();
         distance.clamp(f64::from(LOCAL_DISTANCE + 1), DISTANCE_MAX) as u32
     }
+}
+
+/// A bandwidth in MiB/s as the HMAT takes it: 16 bits, of a unit that is a power of two.
+fn hmat_mib_per_s(bytes_per_s: f64) -> u64 {
+    const ENTRY_MAX: f64 = 65534.0;
+    let mib = (bytes_per_s / f64::from(1 << 20)).max(1.0);
+    let mut unit = 1;
+    while mib / unit as f64 > ENTRY_MAX {
+        unit *= 2;
+    }
+    (mib / unit as f64).round() as u64 * unit
 }
 
 /// The machine with so many CPUs, the first ones of each node, and what was left out.
@@ -332,6 +350,17 @@ mod tests {
         );
         assert_eq!(setup.link_fs.iter().next(), Some(16_000_000));
         assert_eq!(setup.routes.iter().nth(3).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn bandwidths_fit_into_the_hmat() {
+        assert_eq!(hmat_mib_per_s(12.8e9), 12207);
+        assert_eq!(hmat_mib_per_s(1.0), 1);
+        // 96599 MiB/s, in units of 2.
+        assert_eq!(hmat_mib_per_s(101.2919e9), 96600);
+        let machine = lab("epyc-9224-cxl", Some(4)).unwrap();
+        let arguments = machine.emulator_arguments().join(" ");
+        assert!(arguments.contains("bandwidth=96600M"), "{arguments}");
     }
 
     #[test]

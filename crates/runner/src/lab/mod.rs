@@ -5,7 +5,9 @@ mod emulator;
 mod error;
 mod guest;
 mod initramfs;
+mod kernel;
 mod machine;
+mod pages;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -20,10 +22,13 @@ use nearpage_machine::Machine;
 pub use counts::{LabCounts, LabNode, LabPair, LabServer};
 pub use emulator::LabParts;
 pub use error::LabError;
+pub use kernel::{LabFunction, LabKernel, LabKernelGroup};
+pub use pages::LabPages;
 
 use crate::TracerPlugin;
 use crate::error::{Error, IoContext, NO_FOLDER};
 use guest::Guest;
+use kernel::KernelSymbols;
 use machine::LabMachine;
 
 /// What to run in the lab, and how.
@@ -31,6 +36,8 @@ use machine::LabMachine;
 pub struct LabOptions {
     /// The command and its arguments; empty: a shell on the console.
     pub command: Vec<OsString>,
+    /// A line of shell that the guest runs before the command, not counted.
+    pub before: Option<String>,
     /// The modelled machine: `local`, a preset or a file.
     pub machine: String,
     /// CPUs in all, spread evenly over the nodes. `None`: the machine's, sixteen at most.
@@ -47,7 +54,7 @@ pub struct LabOptions {
     pub exact_interrupts: bool,
     /// Where random numbers of the emulator begin.
     pub seed: u32,
-    /// How long the boot may take on this host.
+    /// Processor time that the boot may take; ten times that by the clock.
     pub boot_limit: Duration,
     /// How long the command may take on this host.
     pub time_limit: Option<Duration>,
@@ -64,6 +71,8 @@ pub struct LabRun {
     pub cpus: u32,
     /// What the model counted; `None`: a shell was run.
     pub counts: Option<LabCounts>,
+    /// What became of pages while the command ran; `None`: a shell was run, or the kernel does not say.
+    pub pages: Option<LabPages>,
     /// What had to be assumed of the machine.
     pub assumed: Vec<String>,
     /// Lines of the guest's kernel that put its clock or memory in doubt.
@@ -109,7 +118,11 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
     let setup = write("setup", machine.setup.as_bytes())?;
     let lab_setup = write("lab_setup", machine.lab_setup.as_bytes())?;
     let script = folders.work.join("script");
-    fs::write(&script, guest_script(&options.command)).at(&script, "can't be written")?;
+    fs::write(
+        &script,
+        guest_script(&options.command, options.before.as_deref()),
+    )
+    .at(&script, "can't be written")?;
     let initramfs = folders.own.join("initramfs");
     initramfs::write(&parts, &initramfs)?;
     let guest = Guest {
@@ -136,14 +149,23 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
         false => {
             let path = folders.own.join("counts");
             let text = fs::read_to_string(&path).map_err(|_| LabError::NoCounts)?;
-            Some(LabCounts::parse(&text, machine.machine().nodes.len())?)
+            let symbols = fs::read(folders.work.join("kallsyms")).unwrap_or_default();
+            let symbols = KernelSymbols::parse(&String::from_utf8_lossy(&symbols));
+            Some(LabCounts::parse(
+                &text,
+                machine.machine().nodes.len(),
+                &symbols,
+            )?)
         }
     };
+    let events = |file: &str| fs::read_to_string(folders.work.join(file)).unwrap_or_default();
+    let pages = LabPages::parse(&events(EVENTS_BEFORE), &events(EVENTS_AFTER));
     Ok(LabRun {
         status: ended.status,
         machine: machine.machine().name.clone(),
         cpus: machine.cpus(),
         counts,
+        pages,
         assumed: machine.assumed.clone(),
         warnings: ended.warnings,
     })
@@ -205,8 +227,12 @@ fn quoted(word: &OsStr) -> Vec<u8> {
     quoted
 }
 
-/// What the guest runs: the command between two marks, with this process's variables and folder.
-fn guest_script(command: &[OsString]) -> Vec<u8> {
+/// What the kernel counted of pages before and after the command, in the work folder.
+const EVENTS_BEFORE: &str = "vmstat-before";
+const EVENTS_AFTER: &str = "vmstat-after";
+
+/// What the guest runs: the command between two marks, with this process's variables and folder, behind a line of shell.
+fn guest_script(command: &[OsString], before: Option<&str>) -> Vec<u8> {
     let mut script = Vec::new();
     let mut line = |parts: &[&[u8]]| {
         parts.iter().for_each(|part| script.extend_from_slice(part));
@@ -228,10 +254,16 @@ fn guest_script(command: &[OsString]) -> Vec<u8> {
         return script;
     }
     let words: Vec<Vec<u8>> = command.iter().map(|word| quoted(word)).collect();
+    if let Some(before) = before {
+        line(&[before.as_bytes()]);
+    }
+    let events = |file: &str| format!("cat /proc/vmstat >/run/nearpage/{file}");
+    line(&[events(EVENTS_BEFORE).as_bytes()]);
     line(&[b"/run/nearpage-begin"]);
     line(&[&words.join(&b' ')]);
     line(&[b"status=$?"]);
     line(&[b"/run/nearpage-end"]);
+    line(&[events(EVENTS_AFTER).as_bytes()]);
     line(&[b"exit $status"]);
     script
 }
@@ -244,7 +276,7 @@ mod tests {
     fn commands_reach_the_guest_as_they_were_typed() {
         let words = ["printf", "%s|", "a b", "it's", "$HOME", ""];
         let command: Vec<OsString> = words.map(OsString::from).to_vec();
-        let script = String::from_utf8(guest_script(&command)).unwrap();
+        let script = String::from_utf8(guest_script(&command, Some("echo before"))).unwrap();
         let line = script
             .lines()
             .find(|line| line.starts_with("'printf'"))
@@ -255,6 +287,9 @@ mod tests {
             .unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "a b|it's|$HOME||");
         assert!(script.contains("/run/nearpage-begin\n'printf'"), "{script}");
+        let before = script.find("echo before\n").unwrap();
+        assert!(before < script.find(EVENTS_BEFORE).unwrap(), "{script}");
+        assert!(script.find(EVENTS_AFTER) > script.find("/run/nearpage-end"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod model;
 mod queues;
 
 use std::cell::UnsafeCell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ use crate::qemu::{
     StoreBit, SystemInterface,
 };
 use crate::thread::PlacedRun;
-use model::{Access, Model};
+use model::{Access, KernelBlock, Model};
 
 /// What the plugin is told of an instruction with an access, in a word.
 #[derive(Clone, Copy)]
@@ -73,11 +73,18 @@ static MEMORY: OnceLock<Memory> = OnceLock::new();
 struct Lab {
     model: Model,
     /// Those that callbacks were told of, kept for good: the emulator translates the same code often.
-    runs: HashSet<&'static PlacedRun>,
+    runs: HashMap<PlacedRun, &'static KeptRun>,
     marks: u32,
     began_ns: u64,
     began: Instant,
     ended: bool,
+}
+
+/// A run that a callback is told of.
+struct KeptRun {
+    run: PlacedRun,
+    /// Where the model counts its time, if it is the kernel's.
+    kernel: Option<KernelBlock>,
 }
 
 struct Slot {
@@ -162,7 +169,7 @@ pub fn install(
     }
     let state = Lab {
         model: Model::new(setup, &lab),
-        runs: HashSet::new(),
+        runs: HashMap::new(),
         marks: 0,
         began_ns: 0,
         began: Instant::now(),
@@ -288,13 +295,14 @@ impl Lab {
     }
 
     /// The same one for the same run, for good.
-    fn kept(&mut self, run: PlacedRun) -> &'static PlacedRun {
+    fn kept(&mut self, run: PlacedRun) -> &'static KeptRun {
         if let Some(known) = self.runs.get(&run) {
             return known;
         }
-        let run: &'static PlacedRun = Box::leak(Box::new(run));
-        self.runs.insert(run);
-        run
+        let kernel = run.kernel.then(|| self.model.kernel_block(run.run));
+        let kept: &'static KeptRun = Box::leak(Box::new(KeptRun { run, kernel }));
+        self.runs.insert(run, kept);
+        kept
     }
 }
 
@@ -402,8 +410,9 @@ unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
         return;
     };
     // SAFETY: `translated` gave a run that is kept for good.
-    let run = unsafe { &*run.cast::<PlacedRun>() };
-    let stall = lab.model.block(vcpu as usize, run, || now_fs(qemu));
+    let kept = unsafe { &*run.cast::<KeptRun>() };
+    lab.model.enter(vcpu as usize, kept.kernel);
+    let stall = lab.model.block(vcpu as usize, &kept.run, || now_fs(qemu));
     if stall > 0 {
         // SAFETY: QEMU's function, in a callback of a CPU.
         unsafe { (qemu.lab.stall)(stall) };

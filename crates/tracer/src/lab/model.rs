@@ -9,7 +9,7 @@ use nearpage_wire::tracer_setup::Setup;
 use super::queues::Queues;
 use crate::caches::{Caches, Cpu, Miss, Outcome};
 use crate::memory::PAGE_BITS;
-use crate::thread::PlacedRun;
+use crate::thread::{PlacedRun, Run};
 
 /// Bits of a page's virtual number that a TLB entry is known by, besides the page of memory behind it.
 const TLB_NUMBER_BITS: u32 = 18;
@@ -22,6 +22,17 @@ struct Pair {
     queue_fs: u64,
 }
 
+/// Where the time of one of the kernel's blocks is counted.
+#[derive(Clone, Copy)]
+pub struct KernelBlock(u32);
+
+/// Time in one of the kernel's blocks.
+struct KernelTime {
+    run: Run,
+    times: u64,
+    stall_fs: u64,
+}
+
 /// What a CPU did last.
 #[derive(Clone, Copy, Default)]
 struct Latest {
@@ -31,6 +42,8 @@ struct Latest {
     access: (u64, u64),
     /// What is left of stalls that were no whole count.
     remainder_fs: u64,
+    /// Its block, if that is the kernel's.
+    kernel: Option<KernelBlock>,
 }
 
 /// A reference.
@@ -69,6 +82,7 @@ pub struct Model {
     memory_ends: Vec<u64>,
     latest: Vec<Latest>,
     pairs: Vec<Pair>,
+    kernel: Vec<KernelTime>,
     counts: [u64; LabCount::COUNT],
 }
 
@@ -95,6 +109,7 @@ impl Model {
             latest: vec![Latest::default(); cpu_nodes.len()],
             cpu_nodes,
             pairs: vec![Pair::default(); nodes * nodes],
+            kernel: Vec::new(),
             counts: [0; LabCount::COUNT],
         }
     }
@@ -111,9 +126,12 @@ impl Model {
 
     /// What a stall is in counts; what is left of it comes with the next one.
     fn in_counts(&mut self, cpu: usize, stall_fs: u64) -> u64 {
-        let remainder = &mut self.latest[cpu].remainder_fs;
-        let all = *remainder + stall_fs;
-        *remainder = all % self.instruction_fs;
+        let latest = &mut self.latest[cpu];
+        if let Some(KernelBlock(at)) = latest.kernel {
+            self.kernel[at as usize].stall_fs += stall_fs;
+        }
+        let all = latest.remainder_fs + stall_fs;
+        latest.remainder_fs = all % self.instruction_fs;
         all / self.instruction_fs
     }
 
@@ -168,6 +186,27 @@ impl Model {
             }
         }
         self.in_counts(number, stall)
+    }
+
+    /// Where the time of a block of the kernel is to be counted.
+    pub fn kernel_block(&mut self, run: Run) -> KernelBlock {
+        self.kernel.push(KernelTime {
+            run,
+            times: 0,
+            stall_fs: 0,
+        });
+        KernelBlock(self.kernel.len() as u32 - 1)
+    }
+
+    /// The CPU's stalls belong to this block from now on.
+    #[inline]
+    pub fn enter(&mut self, cpu: usize, kernel: Option<KernelBlock>) {
+        if let Some(KernelBlock(at)) = kernel {
+            self.kernel[at as usize].times += 1;
+        }
+        if let Some(latest) = self.latest.get_mut(cpu) {
+            latest.kernel = kernel;
+        }
     }
 
     /// A block begins; for how many counts the CPU stalls.
@@ -303,6 +342,9 @@ impl Model {
     pub fn restart(&mut self) {
         self.counts = [0; LabCount::COUNT];
         self.pairs.fill(Pair::default());
+        for time in &mut self.kernel {
+            (time.times, time.stall_fs) = (0, 0);
+        }
         self.queues.restart();
     }
 
@@ -319,7 +361,13 @@ impl Model {
             stall_fs: pair.stall_fs,
             queue_fs: pair.queue_fs,
         });
-        counts.chain(pairs).chain(self.queues.lines()).collect()
+        let kernel = self.kernel.iter().filter(|time| time.times > 0);
+        let kernel = kernel.map(|time| LabLine::Kernel {
+            address: time.run.kernel_address(),
+            time_fs: time.times * time.run.instructions() * self.instruction_fs + time.stall_fs,
+        });
+        let counts = counts.chain(pairs).chain(self.queues.lines());
+        counts.chain(kernel).collect()
     }
 }
 

@@ -62,7 +62,7 @@ impl Code {
 pub struct Run(pub u64);
 
 /// A guest's block, in one page.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlacedRun {
     /// It.
     pub run: Run,
@@ -85,6 +85,11 @@ impl Run {
     #[inline]
     pub(crate) fn address(self) -> u64 {
         self.0 & ((1 << ADDRESS_BITS) - 1)
+    }
+
+    /// Its address, if it is the kernel's.
+    pub(crate) fn kernel_address(self) -> u64 {
+        self.address() | UPPER_HALF
     }
 
     #[inline]

@@ -6,6 +6,7 @@
 //! misses 0 1 200 60000000 10   CPU's node, memory's node, misses, stall and, of that, queueing in femtoseconds
 //! controller 0 210 1050000000  node, requests, femtoseconds busy
 //! link 0 200 3200000000        number, requests, femtoseconds busy
+//! kernel 18446744071579664384 9000000   address of a block of the kernel, time that all CPUs spent in it
 //! ```
 
 use core::fmt;
@@ -113,6 +114,13 @@ pub enum LabLine {
         /// Time that it served.
         busy_fs: u64,
     },
+    /// A block of the kernel. An address may have several lines.
+    Kernel {
+        /// Its first instruction.
+        address: u64,
+        /// What its instructions and their stalls took, of all CPUs.
+        time_fs: u64,
+    },
 }
 
 impl LabLine {
@@ -138,6 +146,10 @@ impl LabLine {
                 link: number()? as usize,
                 requests: number()?,
                 busy_fs: number()?,
+            },
+            "kernel" => Self::Kernel {
+                address: number()?,
+                time_fs: number()?,
             },
             _ => {
                 let mut all = LabCount::ALL.iter();
@@ -170,6 +182,7 @@ impl fmt::Display for LabLine {
                 requests,
                 busy_fs,
             } => write!(out, "link {link} {requests} {busy_fs}"),
+            Self::Kernel { address, time_fs } => write!(out, "kernel {address} {time_fs}"),
         }
     }
 }

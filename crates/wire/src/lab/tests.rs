@@ -78,6 +78,10 @@ fn counts_survive_their_text() {
             requests: 2,
             busy_fs: 3,
         },
+        LabLine::Kernel {
+            address: u64::MAX,
+            time_fs: 3,
+        },
     ];
     for line in lines {
         let text = line.to_string();

@@ -1,20 +1,24 @@
 //! `nearpage lab`: run a command on a modelled machine, in modelled time.
 
+mod matrix;
+
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_machine::several;
-use nearpage_runner::{LabCounts, LabOptions, LabRun, LabStream, lab};
+use nearpage_runner::{LabCounts, LabKernel, LabOptions, LabPages, LabRun, LabStream, lab};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::arguments::Lab;
+use crate::arguments::{Lab, LabCommand};
 use crate::progress::Progress;
 use crate::{json, terminal};
 
+pub use matrix::MatrixOutput;
+
 /// What `lab --json` prints.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabOutput {
     /// Version of this form.
     version: u32,
@@ -30,6 +34,8 @@ pub struct LabOutput {
     warnings: Vec<String>,
     /// From the begin mark to the end mark: of the command, or of its stable phase.
     counts: Option<LabCounts>,
+    /// What the guest's kernel did with pages while the command ran.
+    pages: Option<LabPages>,
 }
 
 impl From<LabRun> for LabOutput {
@@ -42,13 +48,18 @@ impl From<LabRun> for LabOutput {
             assumed: run.assumed,
             warnings: run.warnings,
             counts: run.counts,
+            pages: run.pages,
         }
     }
 }
 
 pub fn main(arguments: Lab) -> anyhow::Result<ExitCode> {
+    if let Some(LabCommand::Matrix(arguments)) = arguments.what {
+        return matrix::main(&arguments);
+    }
     let options = LabOptions {
         command: arguments.command,
+        before: None,
         machine: arguments.machine,
         cpus: arguments.cpus,
         memory_mib: arguments.memory,
@@ -133,6 +144,12 @@ fn to_text(run: &LabRun) -> Vec<String> {
         stall_share(counts.stall_s),
         counts.queue_s
     ));
+    if let Some(words) = run.pages.as_ref().and_then(LabPages::to_words) {
+        lines.push(format!("pages: {words}"));
+    }
+    if let Some(words) = counts.kernel.as_ref().and_then(LabKernel::to_words) {
+        lines.push(format!("kernel: {words}"));
+    }
     for node in &counts.nodes {
         lines.push(format!(
             "node {}: {} local, {} remote misses, stall {:.3} s; controller {:.0} % busy",

@@ -1,0 +1,264 @@
+//! A run of a matrix, and the file that keeps what came of it.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use nearpage_runner::{Error, LabOptions, LabStream, lab};
+use serde::{Deserialize, Serialize};
+
+use super::file::MatrixFile;
+use crate::lab::LabOutput;
+
+/// Processor time that a boot may take where the file says nothing.
+const BOOT_LIMIT_S: f64 = 120.0;
+/// Most that is kept of what a command prints, its end.
+const OUTPUT_BYTES_MAX: usize = 4096;
+/// Most that a kept file may have.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// What makes a run. A file that was kept for another one is not taken for it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// Name of the command.
+    pub command: String,
+    /// Name of the machine.
+    pub machine: String,
+    /// Name of the setting.
+    pub setting: String,
+    /// Where the emulator's random numbers begin.
+    pub seed: u32,
+    /// What is run.
+    pub words: Vec<String>,
+    /// The line of shell before it.
+    pub before: Option<String>,
+    /// As `--machine`.
+    pub modelled: String,
+    /// As `--cpus`.
+    pub cpus: Option<u32>,
+    /// Memory of each node.
+    pub memory_mib: u32,
+    /// The word before the seconds.
+    pub seconds_after: Option<String>,
+}
+
+/// What came of a run, as it is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cell {
+    /// The run.
+    run: Spec,
+    /// Why there are no seconds.
+    pub failed: Option<String>,
+    /// Guest seconds, of what the command says or of all of it.
+    pub seconds: Option<f64>,
+    /// What the command printed last.
+    output: String,
+    /// What `lab --json` prints.
+    pub result: Option<LabOutput>,
+}
+
+/// What became of an attempt to run.
+pub enum Attempt {
+    /// It was run; the file is kept.
+    Done(Box<Cell>),
+    /// Another process is running it.
+    Elsewhere,
+}
+
+impl Spec {
+    /// As it is told.
+    pub fn title(&self) -> String {
+        format!(
+            "{}, {}, {}, seed {}",
+            self.command, self.machine, self.setting, self.seed
+        )
+    }
+
+    fn path(&self, folder: &Path) -> PathBuf {
+        let name = format!(
+            "{}+{}+{}+{}.json",
+            self.command, self.machine, self.setting, self.seed
+        );
+        folder.join(name.replace(' ', "_"))
+    }
+
+    /// What was kept of it, if there is any.
+    ///
+    /// # Errors
+    /// A file that can't be read, or is none of ours.
+    pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<Cell>> {
+        let path = self.path(folder);
+        let text = match nearpage_files::read_text(&path, FILE_BYTES_MAX) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.with_context(|| format!("{}: can't be read", path.display()))?,
+        };
+        let cell: Cell = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{}: not a run of a matrix; remove it to run again",
+                path.display()
+            )
+        })?;
+        Ok((cell.run == *self).then_some(cell))
+    }
+
+    /// Runs it unless another process does, and keeps what came of it.
+    ///
+    /// # Errors
+    /// An interrupt; no emulator or machine; a folder that can't be written.
+    pub fn run(&self, folder: &Path, file: &MatrixFile) -> anyhow::Result<Attempt> {
+        let path = self.path(folder);
+        let running = path.with_extension("running");
+        let lock = File::create(&running)
+            .with_context(|| format!("{}: can't be written", running.display()))?;
+        if lock.try_lock().is_err() {
+            return Ok(Attempt::Elsewhere);
+        }
+        // Whoever had the lock may have finished meanwhile.
+        if let Some(cell) = self.kept(folder)?.filter(|cell| cell.failed.is_none()) {
+            return Ok(Attempt::Done(Box::new(cell)));
+        }
+        let cell = self.run_now(file)?;
+        let new = path.with_extension("new");
+        fs::write(&new, serde_json::to_string_pretty(&cell)? + "\n")
+            .and_then(|()| fs::rename(&new, &path))
+            .with_context(|| format!("{}: can't be written", path.display()))?;
+        let _ = fs::remove_file(&running);
+        Ok(Attempt::Done(Box::new(cell)))
+    }
+
+    fn run_now(&self, file: &MatrixFile) -> anyhow::Result<Cell> {
+        let options = LabOptions {
+            command: self.words.iter().map(Into::into).collect(),
+            before: self.before.clone(),
+            machine: self.modelled.clone(),
+            cpus: self.cpus,
+            memory_mib: self.memory_mib,
+            kernel: None,
+            share: None,
+            whole: false,
+            exact_interrupts: false,
+            seed: self.seed,
+            boot_limit: Duration::from_secs_f64(file.boot_limit_s.unwrap_or(BOOT_LIMIT_S)),
+            time_limit: file.time_limit_s.map(Duration::from_secs_f64),
+        };
+        let output = std::cell::RefCell::new((Vec::new(), Vec::new()));
+        let keep = |stream: LabStream, bytes: &[u8]| {
+            let mut output = output.borrow_mut();
+            match stream {
+                LabStream::Output => output.0.extend_from_slice(bytes),
+                LabStream::Error => output.1.extend_from_slice(bytes),
+            }
+        };
+        let run = lab(&options, &keep);
+        let (printed, said) = output.into_inner();
+        let printed = String::from_utf8_lossy(&printed);
+        let mut cell = Cell {
+            run: self.clone(),
+            failed: None,
+            seconds: None,
+            output: end_of(&(printed.clone() + String::from_utf8_lossy(&said))),
+            result: None,
+        };
+        let run = match run {
+            Ok(run) => run,
+            // What this guest came to; everything else holds for all runs.
+            Err(Error::Lab(error)) if error.is_of_guest() => {
+                cell.failed = Some(error.to_string());
+                return Ok(cell);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let result = LabOutput::from(run);
+        cell.seconds = match &self.seconds_after {
+            Some(word) => number_after(&printed, word),
+            None => result.counts.as_ref().map(|counts| counts.guest_s),
+        };
+        cell.failed = match (result.exit_status, cell.seconds) {
+            (0, Some(_)) => None,
+            (0, None) => Some("the seconds are not in what the command printed".to_owned()),
+            (status, _) => Some(format!("exit status {status}")),
+        };
+        cell.result = Some(result);
+        Ok(cell)
+    }
+}
+
+/// The last part of a text.
+fn end_of(text: &str) -> String {
+    let from = text.len().saturating_sub(OUTPUT_BYTES_MAX);
+    let from = (from..text.len()).find(|at| text.is_char_boundary(*at));
+    text[from.unwrap_or(0)..].to_owned()
+}
+
+/// The number behind a word.
+fn number_after(text: &str, word: &str) -> Option<f64> {
+    let mut words = text.split_whitespace();
+    words.find(|found| *found == word)?;
+    let number: f64 = words.next()?.parse().ok()?;
+    (number.is_finite() && number >= 0.0).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec {
+            command: "cg".to_owned(),
+            machine: "a".to_owned(),
+            setting: "first touch".to_owned(),
+            seed: 1,
+            words: vec!["./cg".to_owned()],
+            before: None,
+            modelled: "carrefour-a".to_owned(),
+            cpus: Some(4),
+            memory_mib: 512,
+            seconds_after: None,
+        }
+    }
+
+    #[test]
+    fn a_kept_run_is_taken_for_the_same_run_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = spec();
+        assert!(run.kept(folder.path()).unwrap().is_none());
+        let cell = Cell {
+            run: run.clone(),
+            failed: None,
+            seconds: Some(2.5),
+            output: String::new(),
+            result: None,
+        };
+        let text = serde_json::to_string(&cell).unwrap();
+        fs::write(folder.path().join("cg+a+first_touch+1.json"), text).unwrap();
+        assert_eq!(run.kept(folder.path()).unwrap().unwrap().seconds, Some(2.5));
+        let changed = Spec {
+            words: vec!["./cg".to_owned(), "5".to_owned()],
+            ..run.clone()
+        };
+        assert!(changed.kept(folder.path()).unwrap().is_none());
+        fs::write(folder.path().join("cg+a+first_touch+1.json"), "{}").unwrap();
+        assert!(run.kept(folder.path()).is_err());
+    }
+
+    #[test]
+    fn seconds_are_the_number_behind_the_word() {
+        let line = "cg checksum 5 init 0.100 s compute 1.250 s\n";
+        assert_eq!(number_after(line, "compute"), Some(1.25));
+        assert_eq!(number_after(line, "total"), None);
+        assert_eq!(number_after("compute soon", "compute"), None);
+        assert_eq!(number_after("compute inf", "compute"), None);
+    }
+
+    #[test]
+    fn the_end_of_an_output_begins_with_a_whole_character() {
+        let text = "ä".repeat(OUTPUT_BYTES_MAX) + "x";
+        let end = end_of(&text);
+        assert!(end.len() <= OUTPUT_BYTES_MAX && end.ends_with("äx"));
+        assert_eq!(end_of("short"), "short");
+    }
+}

@@ -1,0 +1,95 @@
+//! `nearpage lab matrix`: commands × machines × settings in the lab, and a table of what came of them.
+
+mod cell;
+mod file;
+mod table;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::arguments::Matrix;
+use crate::progress::Progress;
+use crate::{Usage, json, terminal};
+
+use cell::{Attempt, Cell, Spec};
+use file::MatrixFile;
+use table::Table;
+
+pub use table::MatrixOutput;
+
+/// Most that a file may have.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+pub fn main(arguments: &Matrix) -> anyhow::Result<ExitCode> {
+    let name = arguments.file.display().to_string();
+    let text = nearpage_files::read_text(&arguments.file, FILE_BYTES_MAX)
+        .with_context(|| format!("{name}: can't be read"))?;
+    let file = MatrixFile::parse(&text).map_err(|error| Usage(format!("{name}: {error}")))?;
+    // Commands, plans and machine files are named from where the file is, wherever that is called from.
+    let path = arguments
+        .file
+        .canonicalize()
+        .with_context(|| format!("{name}: can't be found"))?;
+    let folder = path.with_extension("runs");
+    if let Some(parent) = path.parent() {
+        std::env::set_current_dir(parent)
+            .with_context(|| format!("{name}: its folder can't be entered"))?;
+    }
+    let runs = file.runs();
+    if !arguments.no_run {
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("{}: can't be made", folder.display()))?;
+        let stop_after = arguments.stop_after.map(Duration::from_secs_f64);
+        run_missing(&runs, &folder, &file, stop_after)?;
+    }
+    let kept: anyhow::Result<Vec<Option<Cell>>> =
+        runs.iter().map(|run| run.kept(&folder)).collect();
+    let table = Table::new(&runs, &kept?);
+    match (arguments.json, arguments.csv) {
+        (true, _) => json::print(&table.to_json())?,
+        (_, true) => terminal::print(&table.to_csv())?,
+        _ => terminal::print(&table.to_text())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs what was not run yet, or failed.
+fn run_missing(
+    runs: &[Spec],
+    folder: &Path,
+    file: &MatrixFile,
+    stop_after: Option<Duration>,
+) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let missing = |run: &&Spec| match run.kept(folder) {
+        Ok(Some(cell)) => cell.failed.is_some(),
+        // A file that can't be read is told of by the run.
+        _ => true,
+    };
+    let missing: Vec<&Spec> = runs.iter().filter(missing).collect();
+    for (number, run) in missing.iter().enumerate() {
+        if number > 0 && stop_after.is_some_and(|limit| begun.elapsed() > limit) {
+            break;
+        }
+        let title = format!("{} of {}: {}", number + 1, missing.len(), run.title());
+        let attempt = {
+            let _progress = Progress::new(title.clone());
+            run.run(folder, file)?
+        };
+        match attempt {
+            Attempt::Elsewhere => {}
+            Attempt::Done(cell) => {
+                let words = match (&cell.failed, cell.seconds) {
+                    (Some(cause), _) => format!("failed: {cause}"),
+                    (None, Some(seconds)) => format!("{seconds:.3} s"),
+                    (None, None) => String::new(),
+                };
+                terminal::say(&format!("{title}: {words}"));
+            }
+        }
+    }
+    Ok(())
+}
