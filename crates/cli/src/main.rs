@@ -21,10 +21,12 @@ mod record;
 mod report;
 mod run;
 mod schema;
+mod shown;
 mod simulate;
 mod stack;
 mod terminal;
 mod thin;
+mod top;
 mod trace;
 mod view;
 mod whole_file;
@@ -48,6 +50,7 @@ impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
+        nearpage_screen::leave();
         eprintln!("nearpage: internal error: {panic}");
         eprintln!("nearpage: please report it, with the command line");
         std::process::exit(1);
@@ -91,10 +94,10 @@ fn tell(said: &clap::Error) -> anyhow::Result<ExitCode> {
 }
 
 fn run_command(command: Command) -> anyhow::Result<ExitCode> {
-    use Command::{Lab, Live, Optimize, Record, Run, Trace};
+    use Command::{Lab, Live, Optimize, Record, Run, Top, Trace};
     if matches!(
         command,
-        Record(_) | Trace(_) | Run(_) | Optimize(_) | Live(_) | Lab(_)
+        Record(_) | Trace(_) | Run(_) | Optimize(_) | Live(_) | Top(_) | Lab(_)
     ) {
         signals::survive_closed_pipes();
     }
@@ -113,6 +116,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Evaluate(arguments) => evaluate::main(arguments),
         Command::Simulate(arguments) => simulate::main(arguments),
         Command::Live(arguments) => live::main(arguments),
+        Command::Top(arguments) => top::main(arguments),
         Command::Lab(arguments) => lab::main(arguments),
         Command::Machine(arguments) => machine::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),

@@ -22,6 +22,7 @@ use crate::plan::PlanOutput;
 use crate::record::RecordOutput;
 use crate::run::RunOutput;
 use crate::thin::ThinOutput;
+use crate::top::TopOutput;
 
 /// Writes a file for each output.
 pub fn write(directory: &Path) -> io::Result<()> {
@@ -54,6 +55,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("run", of::<RunOutput>()),
         ("simulate", of::<SimulationOutput<'_>>()),
         ("thin", of::<ThinOutput>()),
+        ("top", of::<TopOutput>()),
     ]
 }
 

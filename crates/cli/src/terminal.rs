@@ -1,6 +1,7 @@
 //! What standard output and standard error are connected to.
 
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsRawFd;
 
 use nearpage_report::printable;
 
@@ -13,6 +14,15 @@ pub fn width() -> usize {
     {
         return columns;
     }
+    match width_of(&std::io::stdout()) {
+        Some(columns) if columns >= 20 => columns,
+        _ if std::io::stdout().is_terminal() => 80,
+        _ => 100,
+    }
+}
+
+/// Columns of a terminal; `None`: it is none.
+pub fn width_of(terminal: &impl AsRawFd) -> Option<usize> {
     let mut size = libc::winsize {
         ws_row: 0,
         ws_col: 0,
@@ -20,12 +30,8 @@ pub fn width() -> usize {
         ws_ypixel: 0,
     };
     // SAFETY: the kernel fills in the struct that is passed.
-    let answered = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } == 0;
-    match size.ws_col {
-        columns if answered && columns >= 20 => columns.into(),
-        _ if std::io::stdout().is_terminal() => 80,
-        _ => 100,
-    }
+    let answered = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &mut size) } == 0;
+    answered.then_some(size.ws_col.into())
 }
 
 /// May standard output carry colour? (A terminal, and neither `NO_COLOR` nor a dumb one.)
@@ -39,6 +45,11 @@ pub fn colour() -> bool {
 /// have any character, and move no cursor. Whether anybody reads it or not.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "nearpage: {}", printable(line));
+}
+
+/// The same without the name before it: a line of a table.
+pub fn say_plainly(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }
 
 /// Prints all of a text on standard output, which an error names.

@@ -22,7 +22,7 @@ use nearpage_sampler::Target;
 
 pub use self::deciding::Deciding;
 pub use self::lab::Lab;
-pub use self::live::Live;
+pub use self::live::{Live, Top};
 pub use self::placing::*;
 pub use self::record::*;
 pub use self::recordings::*;
@@ -105,6 +105,8 @@ pub enum Command {
     Simulate(Simulate),
     /// Look after running programs: sample, decide, move pages
     Live(Live),
+    /// Show which running programs lose time to remote memory, and where their memory is
+    Top(Top),
     /// Run a command on a modelled machine, in modelled time
     Lab(Lab),
     /// Show a machine: nodes, CPUs, latencies, caches
