@@ -64,7 +64,14 @@ impl<'a> Tmux<'a> {
         let tmux = Self { case, socket };
         let size = [columns.to_string(), lines.to_string()];
         tmux.call(&[
-            "-f", "/dev/null", "new-session", "-d", "-x", &size[0], "-y", &size[1],
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            &size[0],
+            "-y",
+            &size[1],
             "env PS1='$ ' sh",
         ]);
         tmux.call(&["set", "-g", "remain-on-exit", "on"]);
@@ -75,7 +82,11 @@ impl<'a> Tmux<'a> {
     fn call(&self, arguments: &[&str]) -> String {
         let mut command = self.case.command("tmux");
         // UTF-8, whatever the tests' locale is.
-        command.arg("-u").arg("-S").arg(&self.socket).args(arguments);
+        command
+            .arg("-u")
+            .arg("-S")
+            .arg(&self.socket)
+            .args(arguments);
         command.env_remove("TMUX").env("LC_ALL", "C.UTF-8");
         let output = command.output().expect("tmux runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -108,7 +119,9 @@ impl<'a> Tmux<'a> {
 
     /// The terminal is as a shell has it: what is typed is shown, a line at a time, below the rest.
     fn is_as_before(&self) {
-        self.run("stty -a | tr ' ;' '\\n\\n' | grep -cx -e icanon -e echo -e isig; echo mode checked");
+        self.run(
+            "stty -a | tr ' ;' '\\n\\n' | grep -cx -e icanon -e echo -e isig; echo mode checked",
+        );
         let screen = self.wait("mode", |screen| screen.contains("\nmode checked"));
         assert!(screen.contains("\n3\nmode checked"), "{screen}");
         let cursor = self.call(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
@@ -143,7 +156,9 @@ fn a_command_runs_below_its_screen_and_the_terminal_comes_back() {
             nearpage.display()
         ));
         let screen = tmux.wait("process with samples", |screen| {
-            screen.contains("nearpage live") && screen.contains("busy begins") && screen.contains("1 process")
+            screen.contains("nearpage live")
+                && screen.contains("busy begins")
+                && screen.contains("1 process")
         });
         fits(&screen, columns.into());
         assert!(screen.contains("? keys"), "{screen}");
@@ -154,20 +169,27 @@ fn a_command_runs_below_its_screen_and_the_terminal_comes_back() {
         let screen = tmux.wait("object", |screen| screen.contains("busy variables"));
         fits(&screen, columns.into());
         tmux.press("Enter");
-        tmux.wait("pages", |screen| screen.contains("where the pages are"));
+        tmux.wait("pages", |screen| screen.contains("ON NODE"));
+        // Two at once would be one key with Alt.
         tmux.press("Escape");
+        tmux.wait("the objects", |screen| screen.contains("SHARE"));
         tmux.press("Escape");
         tmux.wait("the list", |screen| screen.contains("1 process"));
         // Another size while it is shown.
         tmux.call(&["resize-window", "-x", "100", "-y", "30"]);
         let wide = tmux.wait("the wider screen", |screen| {
-            screen.lines().any(|line| line.contains("── the command's output") && line.chars().count() == 100)
+            screen
+                .lines()
+                .any(|line| line.contains("── the command's output") && line.chars().count() == 100)
         });
         fits(&wide, 100);
         case.write("end", "");
         let screen = tmux.wait("the command's status", |screen| screen.contains("status 7"));
         // What it printed, and what the watching came to.
-        assert!(screen.contains("busy begins\n") && screen.contains("busy ends 0\n"), "{screen}");
+        assert!(
+            screen.contains("busy begins\n") && screen.contains("busy ends 0\n"),
+            "{screen}"
+        );
         assert!(screen.contains("watched for 0:"), "{screen}");
         tmux.is_as_before();
     }
@@ -194,7 +216,9 @@ fn ctrl_c_and_q_and_a_kill_give_the_terminal_back() {
     tmux.run(&format!("clear; {live} -- ./busy; echo second $?"));
     tmux.wait("screen", shown);
     tmux.press("q");
-    tmux.wait("question", |screen| screen.contains("End the command, too?"));
+    tmux.wait("question", |screen| {
+        screen.contains("End the command, too?")
+    });
     tmux.press("y");
     tmux.wait("end", |screen| screen.contains("second 130"));
     tmux.is_as_before();
@@ -208,7 +232,9 @@ fn ctrl_c_and_q_and_a_kill_give_the_terminal_back() {
     tmux.wait("end", |screen| screen.contains("third 137"));
     tmux.is_as_before();
     // The watching is told to end: the target goes on.
-    tmux.run(&format!("clear; ./busy > busy.out & {live} -p $!; echo fourth $?"));
+    tmux.run(&format!(
+        "clear; ./busy > busy.out & {live} -p $!; echo fourth $?"
+    ));
     tmux.wait("screen", shown);
     tmux.press("q");
     tmux.wait("end", |screen| screen.contains("fourth 0"));
@@ -252,9 +278,13 @@ fn top_shows_who_runs() {
         tmux.press("/");
         tmux.press("z");
         tmux.press("Enter");
-        tmux.wait("filtered list", |screen| screen.contains("Esc takes the filter back"));
+        tmux.wait("filtered list", |screen| {
+            screen.contains("Esc takes the filter back")
+        });
         tmux.press("Escape");
-        tmux.wait("the process again", |screen| screen.contains("1 process, by REMOTE"));
+        tmux.wait("the process again", |screen| {
+            screen.contains("1 process, by REMOTE")
+        });
         tmux.press("q");
         tmux.wait("end", |screen| screen.contains("status 0"));
         tmux.is_as_before();
@@ -268,12 +298,26 @@ fn top_without_a_terminal_prints_tables_and_json() {
     compile(&case);
     let mut busy = case.command("./busy").spawn().expect("it runs");
     let pid = busy.id().to_string();
-    let tables = case.nearpage(["top", "-p", &pid, "-n", "2", "--interval", "300ms"]).success();
-    let heads = tables.stdout.lines().filter(|line| line.trim_start().starts_with("PID NAME"));
+    let tables = case
+        .nearpage(["top", "-p", &pid, "-n", "2", "--interval", "300ms"])
+        .success();
+    let heads = tables
+        .stdout
+        .lines()
+        .filter(|line| line.trim_start().starts_with("PID NAME"));
     assert_eq!(heads.count(), 2, "{tables}");
     assert!(tables.stdout.contains("busy"), "{tables}");
     let json = case
-        .nearpage(["top", "--json", "-p", &pid, "-n", "2", "--interval", "300ms"])
+        .nearpage([
+            "top",
+            "--json",
+            "-p",
+            &pid,
+            "-n",
+            "2",
+            "--interval",
+            "300ms",
+        ])
         .success();
     let looks: Vec<serde_json::Value> = json
         .stdout
@@ -291,7 +335,9 @@ fn a_commands_output_can_go_to_a_file() {
     let case = Case::new("live_output");
     compile(&case);
     case.write("end", "");
-    let live = case.nearpage(["live", "--output", "printed", "--", "./busy"]).exits(7);
+    let live = case
+        .nearpage(["live", "--output", "printed", "--", "./busy"])
+        .exits(7);
     assert_eq!(case.read("printed"), "busy begins\nbusy ends 0\n", "{live}");
     assert!(!live.stdout.contains("busy begins"), "{live}");
 }

@@ -72,10 +72,7 @@ pub(crate) fn heatmap(
     };
     let page_bytes = group.affinity.page_bytes;
     let size = bytes(page_bytes);
-    let head = format!(
-        ": {what} by thread and place in its {}",
-        several(pages, "page")
-    );
+    let head = format!(", {}", bytes(pages.saturating_mul(page_bytes)));
     let head = shorten(name, options.width.saturating_sub(width(&head))) + &head;
     let mut out = match options.colour {
         true => format!("\x1b[1m{head}\x1b[0m\n"),

@@ -173,7 +173,13 @@ pub fn heatmap(content: &Content, options: &TextOptions, object: &str) -> Result
         (None, []) if order.is_empty() => {
             return Err("no object was accessed in this recording".to_owned());
         }
-        (None, []) => return Err(format!("no object is called `{object}`")),
+        (None, []) => {
+            let costliest: Vec<String> = order.iter().take(3).map(|&at| name(at)).collect();
+            return Err(format!(
+                "no object is called `{object}`; the costliest: {}",
+                costliest.join(", ")
+            ));
+        }
         (None, several) => {
             let names: Vec<String> = several.iter().take(5).map(|&at| name(at)).collect();
             return Err(format!(

@@ -73,11 +73,13 @@ fn path(tables: &Tables, group: &ObjectGroup) -> Vec<String> {
         return vec![kind.to_owned()];
     };
     let known = |frame: &&Frame| !frame.function.is_empty() || frame.line > 0;
-    let frames = site.frames.iter().filter(known).take(DEPTH_MAX);
-    let mut steps: Vec<String> = frames
-        .map(|frame| printable(&place(tables, frame)))
-        .collect();
-    steps.reverse();
+    let frames: Vec<&Frame> = site.frames.iter().filter(known).take(DEPTH_MAX).collect();
+    // Outermost first.
+    let own = frames
+        .iter()
+        .rev()
+        .skip_while(|frame| BEFORE_MAIN.contains(&frame.function.trim_start_matches("__GI_")));
+    let steps: Vec<String> = own.map(|frame| printable(&place(tables, frame))).collect();
     match steps.is_empty() {
         true => vec!["heap, call site unknown".to_owned()],
         false => steps,
@@ -123,8 +125,13 @@ fn write(
             steps.push(shown(name));
             inner = only;
         }
-        // An object is mostly called as the frame that allocated it.
-        steps.dedup();
+        if inner.object.is_some()
+            && let Some(object) = steps.pop()
+        {
+            // An object is mostly called after the frames that allocated it.
+            steps.retain(|step| !is_told_by(object, step));
+            steps.push(object);
+        }
         lines.push(Branch {
             name: format!("{indent}{branch}{}", steps.join(" › ")),
             objects,
@@ -132,6 +139,23 @@ fn write(
         write(inner, &format!("{indent}{below}"), least, cost, lines);
     }
 }
+
+/// Does an object's name have a frame's place already, or its function as in `main a.c:9 (allocate)`?
+fn is_told_by(object: &str, step: &str) -> bool {
+    let function = step.split(' ').next().unwrap_or(step);
+    object.contains(step) || object.ends_with(&format!("({function})"))
+}
+
+/// Functions that run before a program's or a thread's own.
+const BEFORE_MAIN: [&str; 7] = [
+    "_start",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_call_main",
+    "start_thread",
+    "clone",
+    "clone3",
+];
 
 /// A name without what tells equal ones apart.
 fn shown(name: &str) -> &str {
@@ -180,7 +204,7 @@ mod tests {
             names,
             [
                 "main a.c:9",
-                "  ├ big a.c:2 › 3 × big a.c:2",
+                "  ├ 3 × big a.c:2",
                 "  └ small a.c:1",
                 "static variables › table",
             ]

@@ -51,9 +51,13 @@ pub fn draw(frame: &mut Frame, model: &Model, view: &mut View, beside: &Beside) 
     let held = view.held.take();
     let shown = held.as_deref().unwrap_or(model);
     let area = frame.area();
-    let head = head::lines(shown, view, area.width.into());
+    let mut head = head::lines(shown, view, held.is_some(), area.width.into());
+    if view.mode == Mode::Help {
+        head.truncate(1);
+    }
     let output_height = match (beside.output, &view.level().place) {
-        (Some(_), place) if !matches!(place, Place::Output) => {
+        // All keys take all the room.
+        (Some(_), place) if !matches!(place, Place::Output) && view.mode != Mode::Help => {
             if area.height >= HEIGHT_WITH_OUTPUT {
                 area.height / 4
             } else {

@@ -10,7 +10,7 @@ use crate::model::{Kind, Model, Process, Sums};
 /// Processes that are listed.
 const PROCESSES_MAX: usize = 10;
 /// Columns that a name takes.
-const NAME_COLUMNS: usize = 15;
+const NAME_COLUMNS: usize = 12;
 
 /// Lines about all intervals; none where there was none.
 pub fn summary(model: &Model) -> Vec<String> {
@@ -20,14 +20,19 @@ pub fn summary(model: &Model) -> Vec<String> {
     let mut all = Sums::default();
     model.processes.values().for_each(|one| all.add(one.all));
     let share = |share: Option<f64>| share.map_or("–".to_owned(), percent);
-    let mut lines = vec![format!(
-        "watched for {}: {}, {} local; {} of the CPU time lost to memory, {} to other nodes'",
-        clock(model.watched),
-        several(all.accesses as u64, "sample"),
-        share(all.local_share()),
-        share(all.lost_share()),
-        share(all.remote_share()),
-    )];
+    let mut lines = vec![
+        format!(
+            "watched for {}: {}, {} local",
+            clock(model.watched),
+            several(all.accesses as u64, "sample"),
+            share(all.local_share()),
+        ),
+        format!(
+            "lost to memory: {} of the CPU time, {} to other nodes'",
+            share(all.lost_share()),
+            share(all.remote_share()),
+        ),
+    ];
     let is_live = model.subject.kind == Kind::Live;
     if is_live && !model.subject.dry_run {
         let pages = several(model.outcomes.moved, "page");
@@ -35,11 +40,11 @@ pub fn summary(model: &Model) -> Vec<String> {
         if model.longest_call_ns > 0 {
             line += &format!(", longest call {}", time(model.longest_call_ns as f64));
         }
+        lines.push(line);
         let others = not_moved(&model.outcomes);
         if !others.is_empty() {
-            line += &format!("; not moved: {others}");
+            lines.push(format!("not moved: {others}"));
         }
-        lines.push(line);
     }
     let mut processes: Vec<&Process> = model
         .processes
@@ -56,9 +61,9 @@ pub fn summary(model: &Model) -> Vec<String> {
     let more = processes.len().saturating_sub(PROCESSES_MAX);
     processes.truncate(PROCESSES_MAX);
     if !processes.is_empty() {
-        let moved = if is_live { "    MOVED" } else { "" };
+        let moved = if is_live { "   MOVED" } else { "" };
         lines.push(format!(
-            "    PID NAME             LOCAL AT FIRST, LAST   LOST AT FIRST, LAST{moved}"
+            "    PID NAME          LOCAL, AT LAST   LOST, AT LAST{moved}"
         ));
     }
     for process in processes {
@@ -66,7 +71,7 @@ pub fn summary(model: &Model) -> Vec<String> {
         let name = shorten(&process.name, NAME_COLUMNS);
         let pad = " ".repeat(NAME_COLUMNS.saturating_sub(width(&name)));
         let mut line = format!(
-            "{:>7} {name}{pad}       {:>6}  {:>6}         {:>6}  {:>6}",
+            "{:>7} {name}{pad}  {:>6} → {:<6}  {:>6} → {:<6}",
             process.pid,
             share(first.local_share()),
             share(last.local_share()),
@@ -74,9 +79,9 @@ pub fn summary(model: &Model) -> Vec<String> {
             share(last.lost_share()),
         );
         if is_live {
-            line += &format!(" {:>8}", process.outcomes.moved);
+            line += &format!("{:>7}", process.outcomes.moved);
         }
-        lines.push(line);
+        lines.push(line.trim_end().to_owned());
     }
     if more > 0 {
         lines.push(format!("        and {more} more"));

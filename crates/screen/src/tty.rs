@@ -106,3 +106,48 @@ extern "C" fn leave_and_end(signal: libc::c_int) {
         libc::raise(signal);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::FromRawFd;
+
+    use super::*;
+
+    fn mode(terminal: &File) -> libc::termios {
+        let mut mode = MaybeUninit::uninit();
+        // SAFETY: writes the mode, or says that it did not.
+        unsafe {
+            assert_eq!(libc::tcgetattr(terminal.as_raw_fd(), mode.as_mut_ptr()), 0);
+            mode.assume_init()
+        }
+    }
+
+    #[test]
+    fn a_terminal_is_given_back_as_it_was() {
+        let (mut master, mut slave) = (-1, -1);
+        // SAFETY: writes two descriptors, which are ours.
+        let (mut master, slave) = unsafe {
+            let none = std::ptr::null_mut();
+            let made = libc::openpty(&mut master, &mut slave, none, none.cast(), none.cast());
+            assert_eq!(made, 0);
+            (File::from_raw_fd(master), File::from_raw_fd(slave))
+        };
+        let before = mode(&slave);
+        enter(&slave).expect("a terminal");
+        let during = mode(&slave);
+        assert_eq!(during.c_lflag & (libc::ICANON | libc::ECHO), 0);
+        assert_ne!(during.c_lflag & libc::ISIG, 0, "Ctrl-C is a signal");
+        leave();
+        let after = mode(&slave);
+        assert_eq!(after.c_lflag, before.c_lflag);
+        assert_eq!(after.c_iflag, before.c_iflag);
+        assert_eq!(after.c_oflag, before.c_oflag);
+        assert_eq!(after.c_cc, before.c_cc);
+        // Once is enough.
+        leave();
+        let mut written = vec![0; ENTER.len() + LEAVE.len()];
+        master.read_exact(&mut written).expect("what was written");
+        assert_eq!(written, [ENTER, LEAVE].concat());
+    }
+}

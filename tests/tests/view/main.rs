@@ -417,9 +417,8 @@ fn a_placement_is_tried_and_saved() {
     browser.wait(&format!("{shown} === 'interleave'"));
     browser.value("document.querySelector('#redo').click()");
     browser.wait(&format!("{shown} === 'block'"));
-    browser.value(
-        "document.dispatchEvent(new KeyboardEvent('keydown', { key: 'z', ctrlKey: true }))",
-    );
+    browser
+        .value("document.dispatchEvent(new KeyboardEvent('keydown', { key: 'z', ctrlKey: true }))");
     browser.wait(&format!("{shown} === 'interleave'"));
     // Chosen from what makes sense.
     let choose = "{ const select = document.querySelector('select.choices[aria-label*=make_grid]'); \

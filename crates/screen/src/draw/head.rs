@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nearpage_live::not_moved;
 use nearpage_machine::several;
-use nearpage_report::{bytes, percent, shorten, time};
+use nearpage_report::{bytes, percent, shorten, time, width};
 use ratatui::text::{Line, Span};
 
 use super::{bold, dim, title};
@@ -16,8 +16,8 @@ use crate::view::{Place, View};
 const NAME_COLUMNS: usize = 11;
 
 /// The lines, each at most so wide.
-pub fn lines(model: &Model, view: &View, columns_max: usize) -> Vec<Line<'static>> {
-    let mut lines = vec![first(model, view, columns_max)];
+pub fn lines(model: &Model, view: &View, is_held: bool, columns_max: usize) -> Vec<Line<'static>> {
+    let mut lines = vec![first(model, is_held, columns_max)];
     let mut row = |name: &str, text: String| {
         if !text.is_empty() {
             let room = columns_max.saturating_sub(NAME_COLUMNS);
@@ -36,7 +36,7 @@ pub fn lines(model: &Model, view: &View, columns_max: usize) -> Vec<Line<'static
             );
             row("by node", by_node(model));
             if model.subject.kind == Kind::Live {
-                row("moved", moved(model));
+                row("moved", moved(model, columns_max));
                 row("not moved", not_moved(&model.outcomes));
             }
         }
@@ -46,7 +46,7 @@ pub fn lines(model: &Model, view: &View, columns_max: usize) -> Vec<Line<'static
         }
         | Place::Decisions(Some(number)) => {
             if let Some(process) = process_of(*number) {
-                row("process", of_process(process));
+                row("process", of_process(process, columns_max));
                 let share = process.now.local_share();
                 row("local", local(share, &process.history, columns_max));
                 row("memory", memory(model, process));
@@ -70,7 +70,7 @@ pub fn lines(model: &Model, view: &View, columns_max: usize) -> Vec<Line<'static
 }
 
 /// Whose screen it is, for how long, and from how much it tells.
-fn first(model: &Model, view: &View, columns_max: usize) -> Line<'static> {
+fn first(model: &Model, is_held: bool, columns_max: usize) -> Line<'static> {
     let subject = &model.subject;
     let mut parts = vec![clock(model.watched)];
     if subject.kind == Kind::Live {
@@ -79,7 +79,7 @@ fn first(model: &Model, view: &View, columns_max: usize) -> Line<'static> {
             false => subject.policy.clone(),
         });
     }
-    if view.held.is_some() {
+    if is_held {
         parts.push("held".to_owned());
     }
     parts.push(several(model.latest.samples, "sample"));
@@ -99,8 +99,22 @@ fn first(model: &Model, view: &View, columns_max: usize) -> Line<'static> {
     Line::from(vec![
         Span::styled(title, bold()),
         Span::raw("  "),
-        Span::raw(shorten(&parts.join(", "), room)),
+        Span::raw(as_many(parts, room)),
     ])
+}
+
+/// Parts of a line, the most important first, as many as fit.
+fn as_many(parts: Vec<String>, columns_max: usize) -> String {
+    let mut text = String::new();
+    for part in parts {
+        let before = if text.is_empty() { "" } else { ", " };
+        if !text.is_empty() && width(&text) + before.len() + width(&part) > columns_max {
+            break;
+        }
+        text += before;
+        text += &part;
+    }
+    shorten(&text, columns_max)
 }
 
 /// `3:07`, `1:00:07`
@@ -147,40 +161,42 @@ fn by_node(model: &Model) -> String {
     )
 }
 
-fn moved(model: &Model) -> String {
+fn moved(model: &Model, columns_max: usize) -> String {
     if model.subject.dry_run {
         return format!(
             "nothing (dry run); would move {} now",
             several(model.latest.wanted, "page")
         );
     }
-    let mut text = format!(
-        "{} now, {} in all ({})",
-        several(model.latest.moved, "page"),
-        model.outcomes.moved,
-        bytes(model.moved_bytes)
-    );
+    let mut parts = vec![
+        format!("{} now", several(model.latest.moved, "page")),
+        format!("{} in all", model.outcomes.moved),
+        bytes(model.moved_bytes),
+    ];
     if model.longest_call_ns > 0 {
-        text += &format!("; longest call {}", time(model.longest_call_ns as f64));
+        parts.push(format!(
+            "longest call {}",
+            time(model.longest_call_ns as f64)
+        ));
     }
-    text
+    as_many(parts, columns_max.saturating_sub(NAME_COLUMNS))
 }
 
-fn of_process(process: &Process) -> String {
-    let share = |share: Option<f64>| share.map_or("–".to_owned(), percent);
-    let mut text = format!(
-        "{} {}, {}, {:.1} CPUs, {} lost to memory, {} to other nodes'",
-        process.pid,
-        process.name,
-        several(process.threads.into(), "thread"),
-        process.cpus,
-        share(process.now.lost_share()),
-        share(process.now.remote_share()),
-    );
+fn of_process(process: &Process, columns_max: usize) -> String {
+    let who = format!("{} {}", process.pid, process.name);
     if process.has_ended {
-        text = format!("{} {} has ended", process.pid, process.name);
+        return format!("{who} has ended");
     }
-    text
+    let share = |share: Option<f64>| share.map_or("–".to_owned(), percent);
+    let parts = vec![
+        who,
+        format!("lost {}", share(process.now.lost_share())),
+        format!("remote {}", share(process.now.remote_share())),
+        format!("{:.1} CPUs", process.cpus),
+        several(process.threads.into(), "thread"),
+        several(process.now.accesses as u64, "sample"),
+    ];
+    as_many(parts, columns_max.saturating_sub(NAME_COLUMNS))
 }
 
 fn memory(model: &Model, process: &Process) -> String {

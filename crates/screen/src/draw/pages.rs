@@ -27,10 +27,10 @@ fn cell_columns(nodes: usize, columns_max: usize) -> usize {
     }
 }
 
-const CELL: usize = 10;
+const CELL: usize = 9;
 const BLOCKS: usize = 4;
 const OFFSET: usize = 9;
-const HOMES: usize = 8;
+const HOMES: usize = 7;
 
 /// A line for so many pages that all of them fit.
 pub fn lines(model: &Model, process: u16, mapping: &Mapping, body: Rect) -> Vec<Line<'static>> {
@@ -65,7 +65,7 @@ pub fn lines(model: &Model, process: u16, mapping: &Mapping, body: Rect) -> Vec<
         1 => "page".to_owned(),
         _ => several(together, "page"),
     };
-    let caption = format!("samples by {each} and node of the CPU; where the pages are");
+    let caption = format!("samples by {each} and node of the CPU");
     let numbers = model.subject.nodes.iter();
     let cell = cell_columns(nodes, body.width.into());
     let head = |node: &u16| match cell {
