@@ -55,16 +55,14 @@ pub fn draw(frame: &mut Frame, model: &Model, view: &mut View, beside: &Beside) 
     if view.mode == Mode::Help {
         head.truncate(1);
     }
-    let output_height = match (beside.output, &view.level().place) {
-        // All keys take all the room.
-        (Some(_), place) if !matches!(place, Place::Output) && view.mode != Mode::Help => {
-            if area.height >= HEIGHT_WITH_OUTPUT {
-                area.height / 4
-            } else {
-                0
-            }
-        }
-        _ => 0,
+    // All keys, and all of the output, take all the room.
+    let has_output_below = beside.output.is_some()
+        && !matches!(view.level().place, Place::Output)
+        && view.mode != Mode::Help
+        && area.height >= HEIGHT_WITH_OUTPUT;
+    let output_height = match has_output_below {
+        true => area.height / 4,
+        false => 0,
     };
     let [top, body, below, keys] = Layout::vertical([
         Constraint::Length(head.len() as u16),

@@ -39,7 +39,7 @@ pub use model::{Kind, Model, Process, Subject, Sums};
 pub use tty::{is_ours, leave, leave_on_signals};
 
 use draw::{Beside, draw};
-use view::{Asked, View};
+use view::{Asked, Started, View};
 
 /// Keys are waited for so long before the model is looked at again.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -84,9 +84,13 @@ impl Screen {
             Kind::Top => Some(MemoryWatch::start(&subject.nodes)?),
             Kind::Live => None,
         };
-        let has_command = command.is_some();
+        let started = match &command {
+            None => Started::Nothing,
+            Some(Command { output: None }) => Started::Command,
+            Some(Command { output: Some(_) }) => Started::CommandWithOutput,
+        };
         let output = command.and_then(|command| command.output);
-        let view = View::new(subject.kind, has_command, output.is_some());
+        let view = View::new(subject.kind, started);
         let shared = Arc::new(Shared {
             model: Mutex::new(Model::new(subject)),
             is_over: AtomicBool::new(false),

@@ -12,7 +12,7 @@ use ratatui::backend::TestBackend;
 use crate::mappings::Mapping;
 use crate::model::{Kind, Model, Subject};
 use crate::summary::summary;
-use crate::view::{Asked, Mode, View};
+use crate::view::{Asked, Mode, Started, View};
 use crate::{draw_all, listing};
 
 const NODES: u16 = 4;
@@ -171,7 +171,11 @@ struct Looked {
 impl Looked {
     fn at(kind: Kind) -> Self {
         let model = watched(kind);
-        let mut view = View::new(kind, kind == Kind::Live, kind == Kind::Live);
+        let started = match kind {
+            Kind::Live => Started::CommandWithOutput,
+            Kind::Top => Started::Nothing,
+        };
+        let mut view = View::new(kind, started);
         view.know_mappings(1, model.intervals, mappings());
         let output = (kind == Kind::Live).then(|| vec!["step 1".to_owned(), "step 2".to_owned()]);
         Self {

@@ -98,6 +98,17 @@ pub enum Asked {
     End,
 }
 
+/// What was started for the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// Nothing: the targets run anyway.
+    Nothing,
+    /// A command, whose output goes elsewhere.
+    Command,
+    /// A command, whose output is kept.
+    CommandWithOutput,
+}
+
 /// What is looked at.
 #[derive(Clone, Debug)]
 pub struct View {
@@ -119,7 +130,7 @@ const PAGE: usize = 10;
 
 impl View {
     /// Of all processes.
-    pub fn new(kind: Kind, has_command: bool, has_output: bool) -> Self {
+    pub fn new(kind: Kind, started: Started) -> Self {
         let mut first = Level::new(Place::Processes);
         first.order.by = Some(match kind {
             Kind::Live => "SAMPLES".to_owned(),
@@ -129,8 +140,8 @@ impl View {
             levels: vec![first],
             mode: Mode::default(),
             held: None,
-            has_command,
-            has_output,
+            has_command: started != Started::Nothing,
+            has_output: started == Started::CommandWithOutput,
             mappings_of: None,
         }
     }
@@ -252,10 +263,10 @@ impl View {
             }
             KeyCode::Char('/') if !listing.columns.is_empty() => self.mode = Mode::Filtering,
             KeyCode::Char('d') => self.open_decisions(shown, &listing, at),
-            KeyCode::Char('o') if self.has_output => {
-                if !matches!(self.level().place, Place::Output) {
-                    self.levels.push(Level::new(Place::Output));
-                }
+            KeyCode::Char('o')
+                if self.has_output && !matches!(self.level().place, Place::Output) =>
+            {
+                self.levels.push(Level::new(Place::Output));
             }
             KeyCode::Char(' ' | 'p') => is_held = !is_held,
             KeyCode::Char('?') | KeyCode::F(1) => self.mode = Mode::Help,
