@@ -63,11 +63,11 @@ pub(crate) fn tree(
 fn path(tables: &Tables, group: &ObjectGroup) -> Vec<String> {
     let Some(site) = call_site(tables, group) else {
         let kind = match group.kind {
-            ObjectKind::Heap | ObjectKind::HeapArea => "heap, call site unknown",
-            ObjectKind::Static => "static variables",
+            ObjectKind::Heap | ObjectKind::HeapArea => "heap, unknown call site",
+            ObjectKind::Static => "static",
             ObjectKind::Mapping => "mappings",
             ObjectKind::Stack => "stacks",
-            ObjectKind::Tls => "thread-local storage",
+            ObjectKind::Tls => "thread-local",
             ObjectKind::Code => "code",
         };
         return vec![kind.to_owned()];
@@ -81,7 +81,7 @@ fn path(tables: &Tables, group: &ObjectGroup) -> Vec<String> {
         .skip_while(|frame| BEFORE_MAIN.contains(&frame.function.trim_start_matches("__GI_")));
     let steps: Vec<String> = own.map(|frame| printable(&place(tables, frame))).collect();
     match steps.is_empty() {
-        true => vec!["heap, call site unknown".to_owned()],
+        true => vec!["heap, unknown call site".to_owned()],
         false => steps,
     }
 }
