@@ -240,7 +240,17 @@ fn ctrl_c_and_q_and_a_kill_give_the_terminal_back() {
     tmux.wait("end", |screen| screen.contains("fourth 0"));
     tmux.is_as_before();
     assert_eq!(pids(&case).len(), 1, "it goes on");
+    end_busy(&case);
+}
+
+/// Has this test's program end, and waits until it has: its folder goes with the test.
+fn end_busy(case: &Case) {
     case.write("end", "");
+    let until = Instant::now() + PATIENCE;
+    while !pids(case).is_empty() {
+        assert!(Instant::now() < until, "it does not end");
+        sleep(Duration::from_millis(20));
+    }
 }
 
 /// Processes that run this test's program.
@@ -288,7 +298,7 @@ fn top_shows_who_runs() {
         tmux.press("q");
         tmux.wait("end", |screen| screen.contains("status 0"));
         tmux.is_as_before();
-        case.write("end", "");
+        end_busy(&case);
     }
 }
 

@@ -220,8 +220,12 @@ pub fn processes(model: &Model) -> Listing {
             is_over: process.has_ended,
         }
     };
+    let mut rows: Vec<Row> = model.processes.iter().map(row).collect();
+    // Of equal ones, those that are known best come first.
+    let samples = columns.len() - 1;
+    rows.sort_by(|a, b| b.values[samples].compare(&a.values[samples]));
     Listing {
-        rows: model.processes.iter().map(row).collect(),
+        rows,
         columns,
         hidden: 0,
         empty: "No process was seen yet.",
