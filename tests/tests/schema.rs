@@ -200,4 +200,10 @@ fn samples_and_placed_runs_are_as_their_schemas_say() {
     let replay = ["live", "--replay", "live.jsonl"];
     let replayed = nearpage(&case, "live-replay", &replay);
     assert_eq!(replayed["same"], true);
+
+    // This test itself is what runs.
+    let pid = std::process::id().to_string();
+    let top = ["top", "-p", &pid, "-n", "1", "--interval", "200ms"];
+    let top = nearpage(&case, "top", &top);
+    assert_eq!(top["processes"][0]["pid"], std::process::id());
 }

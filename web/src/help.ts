@@ -24,6 +24,9 @@ const KEYS: [string, [string, string][]][] = [
     ["click, Enter", "open what is there: an object, or the function behind a dot"],
     ["PNG, CSV", "save the picture, or its numbers"],
   ]],
+  ["Plan", [
+    ["Ctrl-Z, Ctrl-Shift-Z", "take a placement back, and have it again"],
+  ]],
   ["Tables", [
     ["click on a heading", "sorts by it, and again the other way round"],
     ["CSV", "saves all rows"],

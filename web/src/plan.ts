@@ -51,9 +51,46 @@ function inTime(found: PlanTime): string {
   return `Time, ${found.by === "replay" ? "replayed" : "modelled with contention"}: ${instead(found.planned_ns, found.first_touch_ns)}${scaled}.${howSure(found)}`;
 }
 
+/** Edits that were taken back, and what they were before, of each recording: as the address has them. */
+interface Steps { before: string[]; after: string[] }
+const steps = new Map<number, Steps>();
+
+/** Placements that make sense for any object of a program on so many nodes. */
+function choices(plan: Plan): string[] {
+  const nodes = Array.from({ length: Math.min(plan.nodes, 8) }, (_, node) => `node:${node}`);
+  return ["block", "block-cyclic:64K", "block-cyclic:1M", "interleave", "thread:0", ...nodes, "first-touch"];
+}
+
 export function planView(context: Context): HTMLElement {
   const place = h("div", {}, "…");
   const edits = edited(context.state.edits ?? "");
+  const { before, after } = steps.get(context.number) ?? { before: [], after: [] };
+  steps.set(context.number, { before, after });
+  /** Placements of the plan without edits, as far as they were seen. */
+  const unedited = new Map<number, string>();
+  /** The field that was changed last: what is wrong with it is said there. */
+  let field: HTMLElement | null = null;
+  const now = () => (Object.keys(edits).length === 0 ? "" : JSON.stringify(edits));
+  const become = (text: string) => {
+    for (const key of Object.keys(edits)) delete edits[key];
+    Object.assign(edits, edited(text));
+    note({ edits: text });
+    void ask();
+  };
+  const change = (make: () => void) => {
+    before.push(now());
+    after.length = 0;
+    make();
+    note({ edits: now() });
+    void ask();
+  };
+  const back = (from: string[], to: string[]) => {
+    const text = from.pop();
+    if (text === undefined) return;
+    to.push(now());
+    field = null;
+    become(text);
+  };
   const problem = h("p", { className: "problem", role: "alert" });
   let afresh = false;
   const ask = async (save = false) => {
@@ -61,13 +98,27 @@ export function planView(context: Context): HTMLElement {
       const wished = Object.keys(edits).length > 0 || save || afresh;
       const plan = await api.plan(context.number, wished ? { placements: edits, save, afresh } : undefined);
       problem.textContent = "";
+      field = null;
       place.replaceChildren(...show(plan));
     } catch (error) {
-      problem.textContent = error instanceof Error ? error.message : String(error);
+      const said = error instanceof Error ? error.message : String(error);
+      // Beside the field that is wrong, where that is still shown.
+      if (field?.isConnected) {
+        field.querySelector(".problem")?.remove();
+        field.append(h("span", { className: "problem", role: "alert" }, said));
+        // What was typed stays to be corrected; the plan and the address are as before.
+        const text = before.pop() ?? "";
+        for (const key of Object.keys(edits)) delete edits[key];
+        Object.assign(edits, edited(text));
+        note({ edits: text });
+      } else problem.textContent = said;
     }
   };
   const show = (plan: Plan): Element[] => {
     const rows = plan.objects.map((object, number) => ({ object, number })).filter(({ object, number }) => object.why !== null || object.cost_share >= 0.001 || edits[number] !== undefined);
+    plan.objects.forEach((object, number) => {
+      if (edits[number] === undefined) unedited.set(number, object.placement);
+    });
     const mean = (outcome: Outcome) => outcome.mean_latency_ns === undefined ? `${(outcome.mean_distance ?? 0).toFixed(0)} in relative distance` : `${outcome.mean_latency_ns.toFixed(0)} ns`;
     return [
       h("p", { id: "prediction" },
@@ -87,44 +138,72 @@ export function planView(context: Context): HTMLElement {
           { title: "object", value: ({ object }) => object.name, cell: ({ object }) => h("a", { href: link({ view: "object", object: String(object.object), instance: "", from: "", to: "", t0: "", t1: "" }) }, object.name) },
           { title: "size", value: ({ object }) => object.size_bytes, cell: ({ object }) => bytes(object.size_bytes), number: true },
           { title: "cost", value: ({ object }) => object.cost_share, cell: ({ object }) => percent(object.cost_share), number: true },
-          { title: "placement", value: ({ object }) => object.placement, cell: ({ object, number }) => editor(object, number) },
+          { title: "placement", value: ({ object }) => object.placement, cell: ({ object, number }) => editor(plan, object, number) },
           { title: "first touch", value: ({ object }) => object.first_touch.local_share, cell: ({ object }) => percent(object.first_touch.local_share) + (object.first_touch_assumed ? "*" : ""), number: true, hint: "share of local accesses; * first touch is assumed" },
           { title: "interleaved", value: ({ object }) => object.interleave.local_share, cell: ({ object }) => percent(object.interleave.local_share), number: true },
           { title: "planned", value: ({ object }) => object.planned.local_share, cell: ({ object }) => percent(object.planned.local_share), number: true },
           { title: "why", value: ({ object }) => object.why ?? "" },
         ],
       }),
-      h("datalist", { id: "placements" }, ["block", "block-cyclic:1M", "interleave", "thread:0", "node:0", "first-touch"].map((value) => h("option", { value }))),
+      h("datalist", { id: "placements" }, choices(plan).map((value) => h("option", { value }))),
       h("p", { className: "tools" },
         standalone ? null : h("button", { id: "save", onclick: () => void ask(true) }, "Save beside the recording"),
         h("button", { onclick: () => download("plan.toml", new Blob([plan.toml], { type: "application/toml" })) }, "Download plan.toml"),
-        Object.keys(edits).length > 0 ? h("button", { onclick: () => { for (const key of Object.keys(edits)) delete edits[key]; note({ edits: "" }); void ask(); } }, "Undo all edits") : null,
+        standalone ? null : [
+          h("button", { id: "undo", disabled: before.length === 0, title: "Ctrl-Z", onclick: () => back(before, after) }, "Undo"),
+          h("button", { id: "redo", disabled: after.length === 0, title: "Ctrl-Shift-Z", onclick: () => back(after, before) }, "Redo"),
+        ],
+        Object.keys(edits).length > 0 ? h("button", { id: "undo-all", onclick: () => change(() => { for (const key of Object.keys(edits)) delete edits[key]; }) }, "Undo all edits") : null,
         plan.may_be_decided_afresh && !standalone ? h("button", { id: "afresh", onclick: () => { afresh = true; void ask(); } }, "Decide afresh") : null,
         plan.saved === null ? null : h("span", { role: "status", id: "saved" }, `Saved as ${plan.saved}: nearpage run --plan '${plan.saved}' -- COMMAND`)),
     ];
   };
-  const editor = (object: Planned, number: number) => {
+  const editor = (plan: Plan, object: Planned, number: number) => {
     if (standalone) return object.placement;
+    const set = (placement: string) => {
+      field = whole;
+      change(() => {
+        if (placement === unedited.get(number)) delete edits[number];
+        else edits[number] = placement;
+      });
+    };
     const input = h("input", {
       value: object.placement,
       size: 18,
       list: "placements",
       className: edits[number] === undefined ? "placement" : "placement edited",
       "aria-label": `placement of ${object.name}`,
-      onchange: () => {
-        edits[number] = input.value.trim();
-        note({ edits: JSON.stringify(edits) });
-        void ask();
-      },
+      onchange: () => set(input.value.trim()),
     });
-    return input;
+    const decided = unedited.get(number);
+    const offered = [...new Set([...(decided === undefined ? [] : [decided]), ...choices(plan)])];
+    const select = h("select", {
+      className: "choices",
+      "aria-label": `placements for ${object.name}`,
+      onchange: () => set(select.value),
+    }, h("option", { value: "", selected: !offered.includes(object.placement), disabled: true }, "…"), offered.map((value) => h("option", { value, selected: value === object.placement }, value === decided ? `${value} (as decided)` : value)));
+    const whole = h("span", { className: "editor" }, input, select, edits[number] === undefined || decided === undefined ? null : h("span", { className: "note" }, `was ${decided}`));
+    return whole;
   };
+  const undone = (event: KeyboardEvent) => {
+    if (!place.isConnected) {
+      document.removeEventListener("keydown", undone);
+      return;
+    }
+    const key = event.key.toLowerCase();
+    // What is typed in a field is that field's to undo.
+    if (event.target instanceof HTMLInputElement || !(event.ctrlKey || event.metaKey) || (key !== "z" && key !== "y")) return;
+    event.preventDefault();
+    if (key === "y" || event.shiftKey) back(after, before);
+    else back(before, after);
+  };
+  if (!standalone) document.addEventListener("keydown", undone);
   void ask();
   return h(
     "section",
     {},
     h("h2", {}, "Plan"),
-    h("p", {}, "Where each object's pages would live. Type another placement to see what it would do: ", h("code", {}, "block"), ", ", h("code", {}, "block-cyclic:1M"), ", ", h("code", {}, "interleave"), ", ", h("code", {}, "thread:2"), ", ", h("code", {}, "node:1"), ", ", h("code", {}, "first-touch"), "."),
+    h("p", {}, "Where each object's pages would live. Choose or type another placement to see what it would do: ", h("code", {}, "block"), ", ", h("code", {}, "block-cyclic:1M"), ", ", h("code", {}, "interleave"), ", ", h("code", {}, "thread:2"), ", ", h("code", {}, "node:1"), ", ", h("code", {}, "first-touch"), "."),
     context.selection === null ? null : h("p", { className: "note" }, "The plan is of the whole recording, whatever time is selected."),
     problem,
     place,

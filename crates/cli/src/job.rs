@@ -18,7 +18,7 @@ pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
         None | Some(By::Group) => JobBy::Group,
         Some(By::Rank) => JobBy::Rank,
         Some(By::Host) => JobBy::Host,
-        Some(By::Object | By::Thread | By::Page | By::Matrix) => {
+        Some(By::Object | By::Thread | By::Page | By::Matrix | By::CallSite) => {
             return Err(for_recordings("--by object, thread, page and matrix", job));
         }
     };

@@ -7,14 +7,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use nearpage_live::{Entry, Limits, Policy, Report, Screen, append, replay, text};
+use nearpage_live::{Entry, Limits, Policy, Report, append, replay, text};
 use nearpage_machine::several;
 use nearpage_runner::{OnlineMigration, OnlineMigrationOptions};
+use nearpage_screen::{Kind, Screen};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::arguments::Live;
 use crate::json::{self, OwnOutput};
+use crate::shown::{self, HandedOver, Kept};
 use crate::{Usage, terminal};
 
 /// An interval shorter than this has too few samples for anything.
@@ -50,18 +52,78 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     if let Some(log) = &arguments.replay {
         return decide_again(log, arguments.json);
     }
-    let say = |line: &str| {
-        if !arguments.quiet {
-            terminal::say(line);
-        }
-    };
     let options = options(&arguments)?;
     let own_output = arguments.json.then(OwnOutput::take).transpose()?;
     let json = own_output.as_ref().map(OwnOutput::file).transpose()?;
-    let migration = OnlineMigration::start(&options, &say)?;
-    let mut show = Show::new(&arguments, json, &migration);
-    let migrated = migration.finish(&mut |report| show.interval(report))?;
-    Ok(ExitCode::from(migrated.status))
+    let terminal = match arguments.json || arguments.quiet || arguments.plain {
+        true => None,
+        false => shown::screen_terminal(),
+    };
+    if terminal.is_some() {
+        nearpage_screen::leave_on_signals();
+    }
+    let has_command = !arguments.command.is_empty();
+    let output = (arguments.output.is_some() || (has_command && terminal.is_some()))
+        .then(|| shown::output_file(arguments.output.as_deref()))
+        .transpose()?;
+    let migration = start(&arguments, &options, output.as_ref(), terminal.is_some())?;
+    let mut show = Show {
+        json,
+        quiet: arguments.quiet,
+        dry_run: migration.is_dry_run(),
+        nodes: migration.head().nodes.clone(),
+        screen: None,
+        failed: false,
+    };
+    if let Some(terminal) = terminal {
+        let command = has_command.then(|| -> std::io::Result<_> {
+            let output = output.as_ref().map(File::try_clone).transpose()?;
+            Ok(nearpage_screen::Command { output })
+        });
+        let subject = shown::subject(Kind::Live, migration.head(), show.dry_run);
+        match Screen::start(subject, terminal, command.transpose()?) {
+            Ok(screen) => show.screen = Some(screen),
+            // The command runs: lines do as well.
+            Err(error) => terminal::say(&format!("no screen: {error}")),
+        }
+    }
+    let migrated = migration.finish(&mut |report| show.interval(report));
+    let summary = show.screen.map(Screen::finish);
+    if let (Some(output), None) = (output, &arguments.output) {
+        // Whether anybody reads it or not.
+        let _ = shown::print_output(output);
+    }
+    let lines = summary.unwrap_or_default();
+    lines.iter().for_each(|line| terminal::say_plainly(line));
+    Ok(ExitCode::from(migrated?.status))
+}
+
+/// Starts the command, which prints into `output`, or attaches to the target.
+fn start(
+    arguments: &Live,
+    options: &OnlineMigrationOptions,
+    output: Option<&File>,
+    has_screen: bool,
+) -> anyhow::Result<OnlineMigration> {
+    let kept = Kept::default();
+    let say = |line: &str| match output {
+        _ if arguments.quiet => (),
+        // Standard error is the command's.
+        Some(_) => kept.say(line),
+        None => terminal::say(line),
+    };
+    let everything = arguments.output.is_some();
+    let handed_over = output
+        .map(|file| HandedOver::output(file, everything))
+        .transpose()?;
+    let handed_over = match (handed_over, has_screen) {
+        (Some(handed_over), true) => Some(handed_over.without_keys()?),
+        (handed_over, _) => handed_over,
+    };
+    let started = OnlineMigration::start(options, &say);
+    drop(handed_over);
+    kept.take().iter().for_each(|line| terminal::say(line));
+    Ok(started?)
 }
 
 /// What was typed, as the runner takes it.
@@ -141,28 +203,11 @@ struct Show {
     quiet: bool,
     dry_run: bool,
     nodes: Vec<u16>,
-    /// Where it can be redrawn.
     screen: Option<Screen>,
     failed: bool,
 }
 
 impl Show {
-    fn new(arguments: &Live, json: Option<File>, migration: &OnlineMigration) -> Self {
-        let command_draws = !arguments.command.is_empty() && std::io::stdout().is_terminal();
-        let dry_run = migration.is_dry_run();
-        let head = migration.head();
-        Self {
-            json,
-            quiet: arguments.quiet,
-            dry_run,
-            nodes: head.nodes.clone(),
-            // Not over what the command writes to the same terminal.
-            screen: (std::io::stderr().is_terminal() && !command_draws)
-                .then(|| Screen::new(&head.policy, &head.nodes, dry_run)),
-            failed: false,
-        }
-    }
-
     fn interval(&mut self, report: &Report) {
         if self.failed {
             return;
@@ -175,12 +220,12 @@ impl Show {
             append(out, &line)
         } else if self.quiet {
             Ok(())
+        } else if let Some(screen) = &self.screen {
+            screen.interval(report);
+            Ok(())
         } else {
             // The command's own output is on standard output.
-            let text = match &mut self.screen {
-                Some(screen) => screen.redraw(report),
-                None => text(report, &self.nodes, self.dry_run),
-            };
+            let text = text(report, &self.nodes, self.dry_run);
             std::io::stderr().lock().write_all(text.as_bytes())
         };
         // Nobody reads any more: the daemon's work goes on.

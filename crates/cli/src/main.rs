@@ -23,9 +23,11 @@ mod record;
 mod report;
 mod run;
 mod schema;
+mod shown;
 mod simulate;
 mod stack;
 mod terminal;
+mod top;
 mod trace;
 mod view;
 mod whole_file;
@@ -49,6 +51,7 @@ impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
+        nearpage_screen::leave();
         eprintln!("nearpage: internal error: {panic}");
         eprintln!("nearpage: please report it, with the command line");
         std::process::exit(1);
@@ -92,10 +95,10 @@ fn tell(said: &clap::Error) -> anyhow::Result<ExitCode> {
 }
 
 fn run_command(command: Command) -> anyhow::Result<ExitCode> {
-    use Command::{Lab, Live, Optimize, Record, Run, Trace};
+    use Command::{Lab, Live, Optimize, Record, Run, Top, Trace};
     if matches!(
         command,
-        Record(_) | Trace(_) | Run(_) | Optimize(_) | Live(_) | Lab(_)
+        Record(_) | Trace(_) | Run(_) | Optimize(_) | Live(_) | Top(_) | Lab(_)
     ) {
         signals::survive_closed_pipes();
     }
@@ -115,6 +118,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Evaluate(arguments) => evaluate::main(arguments),
         Command::Simulate(arguments) => simulate::main(arguments),
         Command::Live(arguments) => live::main(arguments),
+        Command::Top(arguments) => top::main(arguments),
         Command::Lab(arguments) => lab::main(arguments),
         Command::Machine(arguments) => machine::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use nearpage_attribution::{ObjectGroup, Operations};
 use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Error, Job, Recording};
-use nearpage_report::{Content, Count, TextOptions, json, text};
+use nearpage_report::{Content, Count, TextOptions, heatmap, json, text};
 
 use crate::arguments::{By, Report, Sort};
 use crate::progress::Progress;
@@ -19,6 +19,10 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
         return crate::view::write(&arguments.recording, file);
     }
     if let Some(job) = Job::open(&arguments.recording)? {
+        if arguments.heatmap.is_some() {
+            let wording = "--heatmap is of a recording, and this is the folder of a job";
+            return Err(Usage(wording.to_owned()).into());
+        }
         return crate::job::report(&arguments, &job);
     }
     let by = match arguments.by.unwrap_or(By::Object) {
@@ -26,6 +30,7 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
         By::Thread => nearpage_report::By::Thread,
         By::Page => nearpage_report::By::Page,
         By::Matrix => nearpage_report::By::Matrix,
+        By::CallSite => nearpage_report::By::CallSite,
         By::Rank | By::Host | By::Group => {
             let wording = format!(
                 "--by rank, host and group are for the folder of a job, and {} is a recording",
@@ -74,7 +79,10 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
             trace: statistics.as_ref(),
             ..Content::new(&analysis.attribution, &analysis.recording)
         };
-        text(&content, &options, &mut symbols)
+        match &arguments.heatmap {
+            Some(object) => heatmap(&content, &options, object).map_err(Usage)?,
+            None => text(&content, &options, &mut symbols),
+        }
     };
     terminal::print(&printed)?;
     if !printed.ends_with('\n') {

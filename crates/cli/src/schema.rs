@@ -23,6 +23,7 @@ use crate::optimize::OptimizeOutput;
 use crate::plan::PlanOutput;
 use crate::record::RecordOutput;
 use crate::run::RunOutput;
+use crate::top::TopOutput;
 
 /// Writes a file for each output.
 pub fn write(directory: &Path) -> io::Result<()> {
@@ -58,6 +59,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("run", of::<RunOutput>()),
         ("simulate", of::<SimulationOutput<'_>>()),
         ("downsample", of::<DownsampleOutput>()),
+        ("top", of::<TopOutput>()),
     ]
 }
 

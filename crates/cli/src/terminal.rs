@@ -1,6 +1,7 @@
 //! What standard output and standard error are connected to.
 
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsRawFd;
 
 use nearpage_report::{printable, wrapped};
 
@@ -11,7 +12,7 @@ const COLUMNS_MIN: u16 = 20;
 /// pipe, where nothing wraps).
 pub fn width() -> usize {
     asked_width()
-        .or_else(|| columns_of(libc::STDOUT_FILENO))
+        .or_else(|| width_of(&std::io::stdout()))
         .unwrap_or_else(|| match std::io::stdout().is_terminal() {
             true => 80,
             false => 100,
@@ -23,8 +24,8 @@ fn asked_width() -> Option<usize> {
     std::env::var("COLUMNS").ok()?.parse().ok()
 }
 
-/// Columns of the terminal behind a descriptor.
-fn columns_of(descriptor: i32) -> Option<usize> {
+/// Columns of a terminal; `None`: it is none, or does not know.
+pub fn width_of(terminal: &impl AsRawFd) -> Option<usize> {
     let mut size = libc::winsize {
         ws_row: 0,
         ws_col: 0,
@@ -32,7 +33,7 @@ fn columns_of(descriptor: i32) -> Option<usize> {
         ws_ypixel: 0,
     };
     // SAFETY: the kernel fills in the struct that is passed.
-    let answered = unsafe { libc::ioctl(descriptor, libc::TIOCGWINSZ, &mut size) } == 0;
+    let answered = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &mut size) } == 0;
     (answered && size.ws_col >= COLUMNS_MIN).then(|| size.ws_col.into())
 }
 
@@ -48,7 +49,7 @@ pub fn colour() -> bool {
 /// `COLUMNS` says how wide lines are.
 pub fn say(line: &str) {
     let line = format!("nearpage: {}", printable(line));
-    let line = match asked_width().or_else(|| columns_of(libc::STDERR_FILENO)) {
+    let line = match asked_width().or_else(|| width_of(&std::io::stderr())) {
         Some(columns) => wrapped(&line, columns.max(COLUMNS_MIN.into())),
         None => line,
     };
@@ -58,6 +59,11 @@ pub fn say(line: &str) {
 /// Says which command to type next.
 pub fn next(command: &str) {
     say(&format!("next: {command}"));
+}
+
+/// The same without the name before it: a line of a table.
+pub fn say_plainly(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }
 
 /// Prints all of a text on standard output, which an error names.

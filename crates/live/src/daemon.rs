@@ -79,6 +79,8 @@ impl Settings {
 pub struct Report {
     /// What goes to the log.
     pub entry: Entry,
+    /// Of the entry's processes, in the same order.
+    pub process_times: Vec<ProcessTime>,
     /// What the policy wants to be shown.
     pub view: Option<View>,
     /// Observed accesses by node of their CPU and node of their page, by position.
@@ -125,6 +127,19 @@ impl Report {
             .collect();
         controller_imbalance(&loads, self.memory_nodes)
     }
+}
+
+/// What the log does not keep of a process in an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProcessTime {
+    /// Its number in the interval's rows.
+    pub process: u16,
+    /// Threads that have not ended.
+    pub threads: u32,
+    /// CPU time, by samples.
+    pub cpu_ns: f64,
+    /// Time lost to memory.
+    pub lost_ns: f64,
 }
 
 /// The daemon, without the sampler in front of it.
@@ -232,6 +247,7 @@ impl Daemon {
         let view = decisions.view;
         let mut report = Report {
             entry: Entry::of(interval, decisions),
+            process_times: Vec::new(),
             view,
             traffic: tally.traffic(),
             memory_nodes: self.head.memory_nodes,
@@ -303,7 +319,8 @@ impl Daemon {
                 pid: process.pid,
                 started,
             };
-            let process = TargetProcess::new(identity, self.settings.caution);
+            let process =
+                TargetProcess::new(identity, self.settings.caution, !self.settings.dry_run);
             self.processes.insert(index, process);
         }
         for (index, process) in &mut self.processes {
@@ -387,6 +404,12 @@ impl Daemon {
                     self.fates.moved.push(number);
                 }
             }
+            report.process_times.push(ProcessTime {
+                process: narrow(index),
+                threads: seen.threads,
+                cpu_ns: seen.loss.cpu_ns,
+                lost_ns: seen.loss.lost_ns,
+            });
             let (ours, all) = local[index.0 as usize];
             report.entry.processes.push(LoggedProcess {
                 pid: seen.pid,

@@ -42,6 +42,7 @@ mod homes;
 mod interleaved;
 mod kernel;
 mod log;
+mod memory;
 mod metrics;
 mod mover;
 mod observer;
@@ -49,7 +50,6 @@ mod pages;
 mod pins;
 mod policies;
 mod process;
-mod screen;
 mod serve;
 mod tally;
 mod text;
@@ -60,21 +60,21 @@ pub use address_space::{AddressSpace, Heeded, Mapping};
 pub use batches::Limits;
 pub use care::{Caution, Stage};
 pub use claim::Claim;
-pub use daemon::{Daemon, Estimate, Report, Settings};
-pub use decide::Interval;
+pub use daemon::{Daemon, Estimate, ProcessTime, Report, Settings};
+pub use decide::{Interval, Observed, Placed};
 pub use error::Error;
 pub use free_memory::FreeMemory;
 pub use kernel::{Kernel, Linux};
 pub use log::{
     Entry, Head, LoggedAction, LoggedProcess, LoggedThreadMove, Replayed, append, replay,
 };
+pub use memory::{MemoryWatch, memory_by_node};
 pub use metrics::Metrics;
 pub use mover::{Identity, Outcomes};
 pub use observer::Observer;
 pub use policies::Policy;
-pub use screen::Screen;
 pub use serve::MetricsServer;
-pub use text::{text, treated};
+pub use text::{not_moved, stage, text, treated};
 pub use watch::{RATE_MIN_HZ, watch};
 
 /// Pages that counters can be kept of, at most.

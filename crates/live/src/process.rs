@@ -15,7 +15,7 @@ use crate::pins::Pins;
 #[derive(Debug)]
 pub struct TargetProcess {
     identity: Identity,
-    /// Absent: another daemon has it, and it is left alone.
+    /// Absent: another daemon has it, and it is left alone; or this one moves nothing, and keeps nobody from it.
     claim: Option<Claim>,
     care: Care,
     space: AddressSpace,
@@ -52,11 +52,11 @@ const SPACE_READ_AGAIN_NS: u64 = 1_000_000_000;
 const SPACE_UNCHANGED_NS: u64 = 10_000_000_000;
 
 impl TargetProcess {
-    /// Nothing was seen of it yet.
-    pub fn new(identity: Identity, caution: Caution) -> Self {
+    /// Nothing was seen of it yet. `is_claimed`: it is to be this daemon's alone.
+    pub fn new(identity: Identity, caution: Caution, is_claimed: bool) -> Self {
         Self {
             identity,
-            claim: Claim::on(identity),
+            claim: is_claimed.then(|| Claim::on(identity)).flatten(),
             care: Care::new(caution),
             space: AddressSpace::default(),
             space_read_again_ns: 0,

@@ -15,7 +15,7 @@ pub fn bytes(count: u64) -> String {
 }
 
 /// Accesses: `8123`, `412k`, `1.3M`.
-pub(crate) fn count(count: f64) -> String {
+pub fn count(count: f64) -> String {
     scaled(count, &[(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")])
 }
 
@@ -31,7 +31,7 @@ pub fn time(nanoseconds: f64) -> String {
 }
 
 /// A share of 1 in percent: `58 %`, `3.2 %`, `<0.1 %`, `0 %`.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     match 100.0 * share {
         p if p <= 0.0 || !p.is_finite() => "0 %".to_owned(),
         p if p < 0.1 => "<0.1 %".to_owned(),

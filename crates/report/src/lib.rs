@@ -20,6 +20,7 @@
 //! ```
 
 mod amount;
+mod heat;
 mod job;
 mod json;
 mod matrix;
@@ -31,12 +32,14 @@ mod simulation;
 mod table;
 mod text;
 mod trace;
+mod tree;
 
 use nearpage_attribution::{Attribution, Confidence, Sampling};
 use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Frame, ModuleId, Recording, Source, Symbols, Tables};
 
-pub use amount::{bytes, time};
+pub use amount::{bytes, count, percent, time};
+pub use heat::shade;
 pub use job::{JobBy, JobContent, JobReportOutput, job_json, job_text};
 pub use json::{ReportOutput, json};
 pub use name::pattern_words;
@@ -48,7 +51,7 @@ pub use simulation::{
     simulation_json, simulation_text,
 };
 pub use table::wrapped;
-pub use text::{By, Count, Sort, TextOptions, asks_nothing, text};
+pub use text::{By, Count, Sort, TextOptions, asks_nothing, heatmap, text};
 
 /// What a report is made from.
 #[derive(Clone, Copy, Debug)]

@@ -29,6 +29,8 @@ pub enum By {
     Page,
     /// Some pages of an object, with a column for each thread.
     Matrix,
+    /// Functions that allocated, as a tree.
+    CallSite,
 }
 
 /// Which accesses are shown.
@@ -112,6 +114,7 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
         By::Thread => page.threads(&mut out),
         By::Page => page.pages(&mut out),
         By::Matrix => page.matrices(&mut out),
+        By::CallSite => page.call_sites(&mut out),
     }
     if let Some(statistics) = content.trace {
         out.push('\n');
@@ -145,6 +148,67 @@ fn accesses(weight: f64, samples: u64) -> String {
     }
 }
 
+/// The costliest object, or the one that is named, with a line for each thread and a block for each part of its pages.
+///
+/// # Errors
+/// A name that no object has, or that several contain; a recording without accesses to objects.
+pub fn heatmap(content: &Content, options: &TextOptions, object: &str) -> Result<String, String> {
+    let Content {
+        attribution,
+        tables,
+        ..
+    } = *content;
+    let page = Page {
+        options: TextOptions {
+            width: options.width.max(WIDTH_MIN),
+            ..*options
+        },
+        content: *content,
+    };
+    let groups = &attribution.objects;
+    let shown = |group: &ObjectGroup| page.shown(&group.loads, &group.stores);
+    let mut order: Vec<usize> = (0..groups.len())
+        .filter(|&at| shown(&groups[at]).accesses() > 0.0)
+        .collect();
+    let key = |at: usize| shown(&groups[at]).key(options.sort);
+    order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
+    let known = Names::new(tables, groups);
+    let name = |at: usize| printable(&known.of(&groups[at]));
+    let wanted = object.to_lowercase();
+    let exact = order.iter().find(|&&at| name(at) == object).copied();
+    let containing: Vec<usize> = order
+        .iter()
+        .copied()
+        .filter(|&at| name(at).to_lowercase().contains(&wanted))
+        .collect();
+    let chosen = match (exact, containing.as_slice()) {
+        (Some(at), _) => at,
+        // No name: the first of all.
+        (None, [first, ..]) if object.is_empty() => *first,
+        (None, [only]) => *only,
+        (None, []) if order.is_empty() => {
+            return Err("no object was accessed in this recording".to_owned());
+        }
+        (None, []) => {
+            let costliest: Vec<String> = order.iter().take(3).map(|&at| name(at)).collect();
+            return Err(format!(
+                "no object is called `{object}`; the costliest: {}",
+                costliest.join(", ")
+            ));
+        }
+        (None, several) => {
+            let names: Vec<String> = several.iter().take(5).map(|&at| name(at)).collect();
+            return Err(format!(
+                "{} objects contain `{object}`: {}",
+                several.len(),
+                names.join(", ")
+            ));
+        }
+    };
+    let picture = crate::heat::heatmap(tables, &groups[chosen], &name(chosen), &page.options);
+    picture.ok_or_else(|| "no such access to this object was recorded".to_owned())
+}
+
 struct Page<'a> {
     options: TextOptions,
     content: Content<'a>,
@@ -163,6 +227,16 @@ struct Shown {
 impl Shown {
     fn accesses(&self) -> f64 {
         self.loads + self.stores
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            loads: self.loads + other.loads,
+            stores: self.stores + other.stores,
+            remote: self.remote + other.remote,
+            node_known: self.node_known + other.node_known,
+            cost_ns: self.cost_ns + other.cost_ns,
+        }
     }
 
     fn key(&self, sort: Sort) -> f64 {
@@ -394,6 +468,42 @@ impl Page<'_> {
             let _ = writeln!(out, "{indent}{details}");
         }
         out.push_str(&rest);
+    }
+
+    /// Functions that allocated, with what their objects come to.
+    fn call_sites(&self, out: &mut String) {
+        let groups = &self.content.attribution.objects;
+        let shown = |group: &ObjectGroup| self.shown(&group.loads, &group.stores);
+        let all: Vec<Shown> = groups.iter().map(shown).collect();
+        let positions: Vec<usize> = (0..groups.len())
+            .filter(|&at| all[at].accesses() > 0.0)
+            .collect();
+        let key = |at: usize| all[at].key(self.options.sort);
+        let branches = crate::tree::tree(self.content.tables, groups, &positions, &key);
+        let rows: Vec<Shown> = branches
+            .iter()
+            .map(|branch| {
+                let of_branch = branch.objects.iter().map(|&at| all[at]);
+                of_branch.fold(Shown::default(), Shown::plus)
+            })
+            .collect();
+        let hidden = branches.len().saturating_sub(self.options.top);
+        let shown_rows = &rows[..rows.len() - hidden];
+        let columns = self.columns(&all, shown_rows);
+        let names: Vec<String> = branches.into_iter().map(|branch| branch.name).collect();
+        let (heading, lines) = lines(
+            columns,
+            "call site",
+            &names[..shown_rows.len()],
+            self.options.width,
+        );
+        self.head(out, &heading, lines.len());
+        for line in lines {
+            let _ = writeln!(out, "{line}");
+        }
+        if hidden > 0 {
+            let _ = writeln!(out, "… and {} more", several(hidden as u64, "line"));
+        }
     }
 
     /// The matrix of pages and threads of each of the first objects.

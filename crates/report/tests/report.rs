@@ -14,7 +14,7 @@ use nearpage_recording::{
     CallSite, CallSiteId, Frame, Module, ModuleId, Object, ObjectId, ObjectKind, SampleCounts,
     Source, Tables, Thread, ThreadIndex,
 };
-use nearpage_report::{By, Content, Count, Sort, TextOptions, json, text, width};
+use nearpage_report::{By, Content, Count, Sort, TextOptions, heatmap, json, text, width};
 
 fn frame(module: u32, function: &str, file: &str, line: u32) -> Frame {
     Frame {
@@ -253,6 +253,62 @@ fn locate(_: ModuleId, _: u64) -> Vec<Frame> {
     vec![frame(0, "rhs", "/src/LU/rhs.c", 84)]
 }
 
+fn drawn(object: &str, options: &TextOptions) -> Result<String, String> {
+    let (attribution, tables) = (attribution(), tables());
+    let content = Content {
+        attribution: &attribution,
+        tables: &tables,
+        source: Source::Clock,
+        notes: &[],
+        nodes: 2,
+        trace: None,
+        sampling: None,
+    };
+    heatmap(&content, options, object)
+}
+
+#[test]
+fn a_heatmap_is_of_the_object_that_is_named_and_fits() {
+    for columns in [60, 100] {
+        let options = TextOptions {
+            width: columns,
+            top: 4,
+            ..TextOptions::default()
+        };
+        let costliest = drawn("", &options).expect("an object");
+        assert!(
+            costliest.lines().all(|line| width(line) <= columns),
+            "{costliest}"
+        );
+        assert_eq!(drawn("CVA", &options).as_ref(), Ok(&costliest), "cvar");
+        insta::assert_snapshot!(format!("heatmap_{columns}"), costliest);
+    }
+    let options = TextOptions::default();
+    let unknown = drawn("nothing", &options).expect_err("no such object");
+    assert!(
+        unknown.starts_with("no object is called `nothing`; the costliest: cvar"),
+        "{unknown}"
+    );
+    let several = drawn("a", &options).expect_err("several");
+    assert!(several.contains(" objects contain `a`: cvar"), "{several}");
+}
+
+#[test]
+fn call_sites_are_a_tree() {
+    for columns in [60, 100] {
+        let report = render(&TextOptions {
+            width: columns,
+            by: By::CallSite,
+            ..TextOptions::default()
+        });
+        assert!(
+            report.lines().all(|line| width(line) <= columns),
+            "{report}"
+        );
+        insta::assert_snapshot!(format!("call_sites_{columns}"), report);
+    }
+}
+
 fn render(options: &TextOptions) -> String {
     let (attribution, tables) = (attribution(), tables());
     let notes = ["perf_event_paranoid is 2: only this user's programs were sampled; set it to 1 for the kernel's part".to_owned()];
@@ -309,7 +365,7 @@ fn without_accesses_there_is_no_table() {
         ..attribution()
     };
     let tables = tables();
-    for by in [By::Object, By::Thread, By::Page, By::Matrix] {
+    for by in [By::Object, By::Thread, By::Page, By::Matrix, By::CallSite] {
         let content = Content {
             attribution: &attribution,
             tables: &tables,

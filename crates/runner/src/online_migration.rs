@@ -161,11 +161,13 @@ impl OnlineMigration {
             say(&format!("metrics at http://{}/metrics", server.address()));
         }
         let mut settings = options.settings(&machine);
-        if machine.nodes_with_memory().len() < 2 {
+        // Who only watches is not told about moving.
+        let is_to_move = options.policy != Policy::Watch;
+        if is_to_move && machine.nodes_with_memory().len() < 2 {
             say("this machine has one memory node: nothing to move, only to watch");
         }
         let is_command = matches!(options.target, Target::Command(_));
-        if let Some(line) = kernel_balances(is_command && !settings.dry_run) {
+        if is_to_move && let Some(line) = kernel_balances(is_command && !settings.dry_run) {
             say(line);
         }
         // Before anything is opened, so that a second daemon disturbs nobody.

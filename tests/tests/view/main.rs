@@ -408,9 +408,25 @@ fn a_placement_is_tried_and_saved() {
         "document.querySelector('input.edited[aria-label*=make_grid]')?.value === 'interleave'",
     );
     browser.value(&type_in("everywhere"));
-    browser.wait("document.querySelector('.problem').textContent.includes('`everywhere` is not a placement')");
-    browser.value(&type_in("interleave"));
-    browser.wait("document.querySelector('.problem').textContent === ''");
+    // What is wrong stands beside the field, and the plan stays as it was.
+    browser.wait("document.querySelector('.editor .problem')?.textContent.includes('`everywhere` is not a placement')");
+    browser.value(&type_in("block"));
+    browser.wait("document.querySelector('.editor .problem') === null");
+    let shown = "document.querySelector('input.placement[aria-label*=make_grid]')?.value";
+    browser.value("document.querySelector('#undo').click()");
+    browser.wait(&format!("{shown} === 'interleave'"));
+    browser.value("document.querySelector('#redo').click()");
+    browser.wait(&format!("{shown} === 'block'"));
+    browser
+        .value("document.dispatchEvent(new KeyboardEvent('keydown', { key: 'z', ctrlKey: true }))");
+    browser.wait(&format!("{shown} === 'interleave'"));
+    // Chosen from what makes sense.
+    let choose = "{ const select = document.querySelector('select.choices[aria-label*=make_grid]'); \
+                  select.value = 'first-touch'; select.dispatchEvent(new Event('change')) }";
+    browser.value(choose);
+    browser.wait(&format!("{shown} === 'first-touch'"));
+    browser.value("document.querySelector('#undo').click()");
+    browser.wait(&format!("{shown} === 'interleave'"));
     browser.value("document.querySelector('#save').click()");
     browser.wait("document.querySelector('#saved') !== null");
     let plan = case.read("solver.nearpage/plan.edited.toml");

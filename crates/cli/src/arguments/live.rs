@@ -14,7 +14,10 @@ use super::values::{percent, rate, seconds, socket_address};
     after_help = "Pages of processes of one's own can be moved without privileges; those of others take \
     CAP_SYS_NICE and CAP_SYS_PTRACE, and --all and --cgroup CAP_PERFMON too.\n\nA target is measured first; then a \
     part of what the policy wants is moved; then all of it if the program did not lose more time to \
-    memory than before. Otherwise its pages move back, and it is left alone for a growing while."
+    memory than before. Otherwise its pages move back, and it is left alone for a growing while.\n\nIn a terminal of 60 \
+    columns and more a screen is shown: processes, their objects, pages and decisions; `?` has the keys. What a \
+    command prints appears below, and on the terminal when the command has ended; its standard input is empty. \
+    --plain leaves the terminal to the command."
 )]
 pub struct Live {
     /// Move pages of these running processes, and what they start
@@ -73,7 +76,7 @@ pub struct Live {
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Make the decisions of a log again, and compare; goes with --json alone
-    #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "min_latency", "max_stall", "max_move_rate", "pages", "serve", "log", "seed", "quiet", "command"])]
+    #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "min_latency", "max_stall", "max_move_rate", "pages", "serve", "log", "seed", "plain", "output", "quiet", "command"])]
     pub replay: Option<PathBuf>,
     /// Start of random draws
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Research")]
@@ -82,6 +85,12 @@ pub struct Live {
     /// to standard error
     #[arg(long)]
     pub json: bool,
+    /// Print lines instead of showing a screen, and leave the terminal to the command
+    #[arg(long)]
+    pub plain: bool,
+    /// Write what the command prints to this file, instead of the terminal
+    #[arg(long, value_name = "FILE", requires = "command")]
+    pub output: Option<PathBuf>,
     /// Say nothing but what goes wrong
     #[arg(short, long)]
     pub quiet: bool,
@@ -94,5 +103,47 @@ impl Live {
     /// Whom to look after.
     pub fn target(&self) -> Target {
         target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Every process takes CAP_PERFMON; without, the processes of one's own that run already are watched. \
+    Time lost to memory, and the CPU time that is its share, come from samples; so do local and remote accesses. Memory by node is the kernel's own count, read of \
+    the 30 processes with the most samples, at most 1 % of the time.\n\nWithout a terminal, or with --plain, a table is \
+    printed after each interval."
+)]
+pub struct Top {
+    /// Watch these running processes, and what they start
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "cgroup")]
+    pub pid: Vec<u32>,
+    /// Watch the processes of this control group (its folder, or its path in the hierarchy)
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<PathBuf>,
+    /// Time between two looks
+    #[arg(long, value_name = "S", default_value = "2s", value_parser = seconds)]
+    pub interval: f64,
+    /// End after so many looks
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub iterations: Option<u64>,
+    /// What sampling may cost, in percent of the processes' CPU time
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent, conflicts_with = "rate")]
+    pub max_overhead: f64,
+    /// Samples per second and CPU, instead of as many as --max-overhead pays for
+    #[arg(long, value_name = "HZ", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// Print a line of JSON for each look
+    #[arg(long)]
+    pub json: bool,
+    /// Print tables instead of showing a screen
+    #[arg(long)]
+    pub plain: bool,
+}
+
+impl Top {
+    /// Whom to watch; `None`: everyone.
+    pub fn target(&self) -> Option<Target> {
+        let is_named = self.cgroup.is_some() || !self.pid.is_empty();
+        is_named.then(|| target(false, self.cgroup.as_ref(), &self.pid, &[]))
     }
 }

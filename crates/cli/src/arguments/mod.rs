@@ -22,7 +22,7 @@ use nearpage_sampler::Target;
 
 pub use self::deciding::Deciding;
 pub use self::lab::{Lab, LabCommand, Matrix};
-pub use self::live::Live;
+pub use self::live::{Live, Top};
 pub use self::placing::*;
 pub use self::record::*;
 pub use self::recordings::*;
@@ -111,6 +111,8 @@ pub enum Command {
     Simulate(Simulate),
     /// Move pages while programs run: sample, decide, move, and stop where it does not help
     Live(Live),
+    /// Show which running programs lose time to remote memory, and where their memory is
+    Top(Top),
     /// Run a command on a modelled machine, in modelled time
     Lab(Lab),
     /// Show a machine: nodes, CPUs, latencies, caches

@@ -189,6 +189,8 @@ pub enum By {
     Page,
     /// Pages against threads, for each of the first five objects in at most --top rows
     Matrix,
+    /// Functions that allocated, as a tree with objects as leaves
+    CallSite,
     /// Of a job: one row per rank
     Rank,
     /// Of a job: one row per host
@@ -229,8 +231,11 @@ pub struct Report {
     /// How many rows [default: 20; all with --json]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
+    /// Draw who accesses which pages of an object [default: of the costliest]; a part of its name is enough
+    #[arg(long, value_name = "OBJECT", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["json", "by"])]
+    pub heatmap: Option<String>,
     /// Write the page that `view` shows to one file, to be read without nearpage
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "loads", "stores", "sort", "top"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "loads", "stores", "sort", "top", "heatmap"])]
     pub html: Option<PathBuf>,
 }
 

@@ -64,6 +64,7 @@ fn settings_that_no_daemon_can_have_are_known_before() {
 pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
     let mut report = Report {
         entry: Entry::of(Interval::default(), Decisions::default()),
+        process_times: Vec::new(),
         view: None,
         traffic,
         memory_nodes: u64::MAX,
@@ -498,4 +499,21 @@ fn report_of(daemon: &mut Daemon, program: &mut Program, world: &mut World) -> L
         .entry
         .processes
         .remove(0)
+}
+
+#[test]
+fn who_moves_nothing_keeps_no_other_daemon_away() {
+    let (mut world, mut program) = (world(), Program::new());
+    for dry_run in [true, false] {
+        let mut daemon = daemon("migrate", &world, |settings| settings.dry_run = dry_run);
+        program.run(&mut world, 400, blocks);
+        let report = daemon.after_interval(&mut program, &mut world);
+        assert_eq!(report.process_times.len(), report.entry.processes.len());
+        assert!(report.process_times[0].cpu_ns > 0.0);
+        let identity = Identity {
+            pid: PID,
+            started: world.started,
+        };
+        assert_eq!(crate::claim::Claim::on(identity).is_some(), dry_run);
+    }
 }

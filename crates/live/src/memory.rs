@@ -1,0 +1,212 @@
+//! On which nodes processes have their memory, by `numa_maps` (proc(5)).
+//!
+//! The kernel walks all pages of a process to say that: 12 ms for 200 MB in small pages. So a thread asks, and its answers
+//! take at most a hundredth of the time.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nearpage_files::{memory_folder, read};
+
+/// A line a mapping, of which the kernel allows 65,530 by default.
+const NUMA_MAPS_BYTES_MAX: u64 = 64 << 20;
+/// Answers may take this part of the time…
+const ASKING_PART: u32 = 100;
+/// …and so much at the start.
+const ASKING_FIRST: Duration = Duration::from_millis(50);
+/// A process is not asked for again within this time.
+const ASKED_AGAIN: Duration = Duration::from_secs(2);
+/// Pages whose size the kernel does not tell.
+const PAGE_BYTES: u64 = 4096;
+
+/// Bytes of a process on each of `nodes`, in their order; `None`: the kernel does not say.
+pub fn memory_by_node(proc_root: &Path, pid: u32, nodes: &[u16]) -> Option<Vec<u64>> {
+    let path = memory_folder(proc_root, pid).join("numa_maps");
+    let text = read(&path, NUMA_MAPS_BYTES_MAX).ok()?;
+    // A process without memory of its own: a thread of the kernel, or one that has ended.
+    if text.is_empty() {
+        return None;
+    }
+    Some(sum(&String::from_utf8_lossy(&text), nodes))
+}
+
+/// `7f0000100000 default anon=2000 N0=1500 N3=500 kernelpagesize_kB=4`
+fn sum(numa_maps: &str, nodes: &[u16]) -> Vec<u64> {
+    let mut bytes = vec![0u64; nodes.len()];
+    for line in numa_maps.lines() {
+        let fields = || line.split_ascii_whitespace().skip(2);
+        let size = fields().find_map(|field| field.strip_prefix("kernelpagesize_kB="));
+        let page_bytes = size
+            .and_then(|kib| kib.parse::<u64>().ok())
+            .map_or(PAGE_BYTES, |kib| kib.saturating_mul(1024));
+        for field in fields() {
+            let Some((node, pages)) = field
+                .strip_prefix('N')
+                .and_then(|text| text.split_once('='))
+            else {
+                continue;
+            };
+            let at = node
+                .parse::<u16>()
+                .ok()
+                .and_then(|node| nodes.iter().position(|other| *other == node));
+            if let (Some(at), Ok(pages)) = (at, pages.parse::<u64>()) {
+                bytes[at] = bytes[at].saturating_add(pages.saturating_mul(page_bytes));
+            }
+        }
+    }
+    bytes
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Who to ask for, most important first.
+    wanted: Vec<u32>,
+    known: BTreeMap<u32, (Instant, Option<Vec<u64>>)>,
+    has_new: bool,
+    is_over: bool,
+}
+
+/// Asks for processes' memory in a thread of its own, until it is dropped.
+#[derive(Debug)]
+pub struct MemoryWatch {
+    shared: Arc<(Mutex<Shared>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MemoryWatch {
+    /// Of processes on a machine with these nodes.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn start(nodes: &[u16]) -> std::io::Result<Self> {
+        let shared = Arc::<(Mutex<Shared>, Condvar)>::default();
+        let (of_thread, nodes) = (shared.clone(), nodes.to_vec());
+        let thread = std::thread::Builder::new()
+            .name("memory by node".to_owned())
+            .spawn(move || ask(&of_thread, &PathBuf::from("/proc"), &nodes))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Processes of interest from now on, the most interesting first. Of others nothing is kept.
+    pub fn want(&self, pids: Vec<u32>) {
+        let (shared, changed) = &*self.shared;
+        let mut shared = lock(shared);
+        shared.known.retain(|pid, _| pids.contains(pid));
+        shared.wanted = pids;
+        shared.has_new = true;
+        changed.notify_one();
+    }
+
+    /// Bytes on each node, as of the last answer.
+    pub fn of(&self, pid: u32) -> Option<Vec<u64>> {
+        lock(&self.shared.0).known.get(&pid)?.1.clone()
+    }
+}
+
+impl Drop for MemoryWatch {
+    fn drop(&mut self) {
+        lock(&self.shared.0).is_over = true;
+        self.shared.1.notify_one();
+        // An answer may take seconds: nobody waits for it.
+        drop(self.thread.take());
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ask((shared, changed): &(Mutex<Shared>, Condvar), proc_root: &Path, nodes: &[u16]) {
+    let began = Instant::now();
+    let mut spent = Duration::ZERO;
+    let mut guard = lock(shared);
+    while !guard.is_over {
+        let now = Instant::now();
+        let due = guard.wanted.iter().copied().find(|pid| {
+            let known = guard.known.get(pid);
+            known.is_none_or(|(told, _)| now.duration_since(*told) >= ASKED_AGAIN)
+        });
+        let pause = match due {
+            None => ASKED_AGAIN,
+            Some(pid) => {
+                drop(guard);
+                let answer = memory_by_node(proc_root, pid, nodes);
+                spent += now.elapsed();
+                guard = lock(shared);
+                if guard.wanted.contains(&pid) {
+                    guard.known.insert(pid, (Instant::now(), answer));
+                }
+                let allowed = ASKING_FIRST + began.elapsed() / ASKING_PART;
+                spent.saturating_sub(allowed) * ASKING_PART
+            }
+        };
+        let until = Instant::now() + pause;
+        while !guard.is_over {
+            let left = until.saturating_duration_since(Instant::now());
+            // Who is wanted now does not shorten a pause that is owed.
+            if left.is_zero() || (due.is_none() && guard.has_new) {
+                break;
+            }
+            guard = changed
+                .wait_timeout(guard, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        guard.has_new = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn pages_count_as_large_as_they_are() {
+        let numa_maps = "\
+00400000 default file=/usr/bin/a:\\040N0=7 mapped=128 N0=128 kernelpagesize_kB=4
+7f0000100000 default anon=2000 dirty=2000 N0=1500 N3=500 kernelpagesize_kB=4
+7f0002000000 interleave:0-3 file=/dev/hugepages/x huge N3=2 kernelpagesize_kB=2048
+7f0003000000 default N9=5
+";
+        let bytes = sum(numa_maps, &[0, 3]);
+        assert_eq!(bytes, [(128 + 1500) * 4096, 500 * 4096 + (4 << 20)]);
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_has_none() {
+        assert_eq!(memory_by_node(Path::new("/proc"), u32::MAX, &[0]), None);
+    }
+
+    #[test]
+    fn only_wanted_processes_are_kept() {
+        let own = std::process::id();
+        let nodes: Vec<u16> = (0..1024).collect();
+        let watch = MemoryWatch::start(&nodes).expect("a thread");
+        watch.want(vec![own]);
+        // Kernels without NUMA have no such file.
+        if let Some(expected) = memory_by_node(Path::new("/proc"), own, &nodes) {
+            assert!(expected.iter().sum::<u64>() > 0);
+            while watch.of(own).is_none() {
+                std::thread::yield_now();
+            }
+        }
+        watch.want(vec![]);
+        assert_eq!(watch.of(own), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "([0-9a-f]{1,4} x( N[0-9]{1,6}=[0-9]{0,25}| kernelpagesize_kB=[0-9]{0,25}){0,4}\n){0,9}") {
+            prop_assert_eq!(sum(&text, &[0, 1]).len(), 2);
+        }
+    }
+}

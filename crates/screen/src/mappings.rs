@@ -1,0 +1,192 @@
+//! What a process's addresses belong to, as far as the kernel knows: its mappings.
+
+use std::path::Path;
+
+use nearpage_files::{MapsLine, bytes_to_text, memory_folder, read};
+use nearpage_report::{bytes, printable};
+
+use crate::model::{Model, PageSamples};
+
+/// A line a mapping, of which the kernel allows 65,530 by default.
+const MAPS_BYTES_MAX: u64 = 32 << 20;
+
+/// A part of an address space with a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Where it begins.
+    pub start: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// What it is called.
+    pub name: String,
+}
+
+/// Mappings of a process in order of address; none where it has ended or may not be looked at.
+pub fn mappings(proc_root: &Path, pid: u32) -> Vec<Mapping> {
+    let path = memory_folder(proc_root, pid).join("maps");
+    named(&read(&path, MAPS_BYTES_MAX).unwrap_or_default())
+}
+
+fn named(maps: &[u8]) -> Vec<Mapping> {
+    let mut mappings: Vec<Mapping> = Vec::new();
+    // End and name of the file that was mapped last.
+    let mut file: Option<(u64, String)> = None;
+    for line in maps.split(|byte| *byte == b'\n') {
+        let Some(line) = MapsLine::parse(line) else {
+            continue;
+        };
+        let (start, end) = (line.range.start, line.range.end);
+        if start >= end {
+            continue;
+        }
+        let path = bytes_to_text(&line.path);
+        let name = match path.as_ref() {
+            "" => match &file {
+                // What a program's variables without values take, after those with values.
+                Some((end, name)) if *end == start && line.permissions[1] == b'w' => {
+                    format!("{name} variables")
+                }
+                _ => format!("anonymous {start:x}, {}", bytes(end - start)),
+            },
+            "[heap]" => "heap (brk)".to_owned(),
+            special if special.starts_with('[') => special.trim_matches(['[', ']']).to_owned(),
+            path => {
+                let name = path.rsplit('/').next().unwrap_or(path);
+                file = Some((end, name.to_owned()));
+                let part = match line.permissions {
+                    [_, _, b'x', _] => "code",
+                    [_, b'w', ..] => "variables",
+                    _ => "constants",
+                };
+                format!("{name} {part}")
+            }
+        };
+        let name = printable(&name);
+        match mappings.last_mut() {
+            Some(last) if last.end == start && last.name == name => last.end = end,
+            _ => mappings.push(Mapping { start, end, name }),
+        }
+    }
+    mappings
+}
+
+/// The mapping of an address.
+pub fn mapping_of(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
+    let after = mappings.partition_point(|mapping| mapping.end <= address);
+    mappings
+        .get(after)
+        .filter(|mapping| mapping.start <= address)
+}
+
+/// What was sampled of a mapping lately.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// The mapping; `None`: of pages that are mapped no longer, or of a process that tells nothing.
+    pub mapping: Option<Mapping>,
+    /// Samples.
+    pub samples: f32,
+    /// Those from the node that the page is on.
+    pub local: f32,
+    /// By node of the CPU.
+    pub by_node: Vec<f32>,
+    /// Pages that were sampled, by the node that they are on.
+    pub pages: Vec<u64>,
+}
+
+impl Object {
+    fn of(mapping: Option<Mapping>, nodes: usize) -> Self {
+        Self {
+            mapping,
+            samples: 0.0,
+            local: 0.0,
+            by_node: vec![0.0; nodes],
+            pages: vec![0; nodes],
+        }
+    }
+
+    fn add(&mut self, page: &PageSamples) {
+        self.samples += page.sum();
+        self.local += page.local();
+        for (sum, count) in self.by_node.iter_mut().zip(&page.by_node) {
+            *sum += count;
+        }
+        if let Some(pages) = self.pages.get_mut(usize::from(page.home)) {
+            *pages += 1;
+        }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        self.mapping
+            .as_ref()
+            .map_or("no longer mapped", |mapping| &mapping.name)
+    }
+}
+
+/// Objects of a process by their mappings, those with the most samples first.
+pub fn objects(model: &Model, process: u16, mappings: &[Mapping]) -> Vec<Object> {
+    let nodes = model.subject.nodes.len();
+    let mut objects: Vec<Object> = Vec::new();
+    // Pages come in order of address, and so do mappings.
+    for (address, page) in model.pages_of(process) {
+        let mapping = mapping_of(mappings, address);
+        let same = objects
+            .last()
+            .is_some_and(|object| object.mapping.as_ref() == mapping);
+        if !same {
+            objects.push(Object::of(mapping.cloned(), nodes));
+        }
+        if let Some(object) = objects.last_mut() {
+            object.add(page);
+        }
+    }
+    objects.sort_by(|a, b| b.samples.total_cmp(&a.samples));
+    objects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &[u8] = b"\
+00400000-00401000 r--p 00000000 08:01 17                         /usr/bin/a b
+00401000-00500000 r-xp 00001000 08:01 17                         /usr/bin/a b
+00500000-00501000 rw-p 00100000 08:01 17                         /usr/bin/a b
+00501000-00600000 rw-p 00000000 00:00 0
+01000000-01021000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0004000000 rw-p 00000000 00:00 0
+7f0005000000-7f0005001000 rw-s 00000000 00:01 5                  /dev/shm/\x1b[2J
+7ffff0000000-7ffff0021000 rw-p 00000000 00:00 0                  [stack]
+not a line
+";
+
+    #[test]
+    fn parts_of_an_address_space_have_names() {
+        let mappings = named(MAPS);
+        let names: Vec<&str> = mappings.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "a b constants",
+                "a b code",
+                "a b variables",
+                "heap (brk)",
+                "anonymous 7f0000000000, 64 MiB",
+                "\u{fffd}[2J variables",
+                "stack"
+            ]
+        );
+        assert_eq!(mappings[2].end, 0x60_0000, "with those without values");
+        let name = |address| mapping_of(&mappings, address).map(|one| one.name.as_str());
+        assert_eq!(name(0x50_2000), Some("a b variables"));
+        assert_eq!(name(0x7f00_0400_0000), None);
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_has_no_mappings() {
+        assert_eq!(mappings(Path::new("/proc"), u32::MAX), []);
+        let own = mappings(Path::new("/proc"), std::process::id());
+        let here = own.as_ptr() as u64;
+        assert!(mapping_of(&own, here).is_some());
+    }
+}
