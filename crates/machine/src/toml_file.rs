@@ -261,6 +261,18 @@ impl Machine {
             out.push_str("\n[[route]]\n");
             pair(out, "nodes", format!("[{}]", nodes.join(", ")));
         }
+        if let Some(coherence) = &self.coherence {
+            out.push_str("\n[coherence]\n");
+            for (key, value) in coherence.pairs() {
+                pair(out, key, value);
+            }
+        }
+        if let Some(prefetcher) = &self.prefetcher {
+            out.push_str("\n[prefetcher]\n");
+            for (key, value) in prefetcher.pairs() {
+                pair(out, key.trim_start_matches("prefetcher."), value);
+            }
+        }
         if let Some(fixed_ns) = self.moves.fixed_ns {
             out.push_str("\n[moves]\n");
             pair(out, "fixed_ns", number(fixed_ns));

@@ -17,12 +17,15 @@
 //! its nodes. Map events give the emulator's blocks of memory, by places and names. Version 1 is
 //! the same without the records of extension 8.
 //!
-//! # File (versions 1 and 2)
+//! # Dependences
+//! Version 3 is version 1 with records of extension 9: which misses wait for data of earlier ones.
+//!
+//! # File (versions 1 to 3)
 //! All integers are little-endian; a *varint* is the usual base-128 number, low bits first.
 //!
 //! ```text
 //! offset size
-//!      0    8  magic "NPTRACE\x01", or "NPTRACE\x02" for a whole system
+//!      0    8  magic "NPTRACE\x01", or "NPTRACE\x02" for a whole system, "NPTRACE\x03" with dependences
 //!      8    4  pid
 //!     12    4  page_bytes
 //!     16    4  line_bytes
@@ -90,6 +93,7 @@
 //! | 6 Mark | 1 begin, 2 end |
 //! | 7 Preempted | waited instructions |
 //! | 8 Reference | the number of a [`Segment`] other than User; then as 0 |
+//! | 9 Depends | instructions since the miss that the next reference's address comes from |
 //!
 //! # Events
 //! One byte kind, then fields: `u32` for thread, tid, CPU and protection, flags, `u64` for the rest.
@@ -120,9 +124,9 @@ mod tests;
 pub use self::encoding::{Decoder, Encoder};
 pub use self::events::{COUNTERS, Counter, EVENT_BYTES_MAX, Event, Events, PATH_BYTES_MAX};
 pub use self::frames::{
-    FILE_HEADER_BYTES, FILE_MAGIC, FRAME_COUNTS_OFFSET, FRAME_HEADER_BYTES, FRAME_MAGIC,
-    FileHeader, FrameHeader, FrameKind, OPEN_COUNTERS_BYTES, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX,
-    SYSTEM_MAGIC, finish_frame, open_counters, open_counters_words,
+    DEPENDENCES_MAGIC, FILE_HEADER_BYTES, FILE_MAGIC, FRAME_COUNTS_OFFSET, FRAME_HEADER_BYTES,
+    FRAME_MAGIC, FileHeader, FrameHeader, FrameKind, OPEN_COUNTERS_BYTES, PAYLOAD_BYTES_MAX,
+    RECORD_BYTES_MAX, SYSTEM_MAGIC, finish_frame, open_counters, open_counters_words,
 };
 pub use self::records::{
     CHILD_ENDED, MARK_OPTION, PIPE_SIGNAL, Record, Reference, ReferenceKind, SIGNALS_FILE, Served,
