@@ -390,9 +390,7 @@ impl Machine {
                 ));
             }
         }
-        if let Some(prefetcher) = &self.prefetcher {
-            prefetcher.validate()?;
-        }
+        self.prefetcher.iter().try_for_each(Prefetcher::validate)?;
         at_least_0("moves.fixed_ns", self.moves.fixed_ns.unwrap_or(0.0))?;
         for (key, value) in self.moves.steps.iter().flat_map(MoveSteps::pairs) {
             at_least_0(key, value)?;
