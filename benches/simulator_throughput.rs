@@ -64,6 +64,7 @@ impl Steps for Generator<'_> {
                     served: Served::Memory,
                     tlb_miss: random.is_multiple_of(4),
                     sampled: false,
+                    depends_on: 0,
                 });
             }
         } else {

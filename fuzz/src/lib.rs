@@ -108,6 +108,7 @@ pub fn trace_file<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
         quantum: 10_000,
         parent_pid: 0,
         whole_system: false,
+        dependences: false,
     };
     let mut trace = header.to_bytes().to_vec();
     let frame = |trace: &mut Vec<u8>, kind, thread, payload: &[u8]| {

@@ -135,6 +135,8 @@ pub enum Fault {
     Cache(usize),
     #[error("`{key}` is {value}; expected a positive number{}", or_zero(*value))]
     Figure { key: &'static str, value: f64 },
+    #[error("a prefetcher follows 256 streams at most, and is 16 steps ahead at most")]
+    Prefetcher,
     #[error(
         "a TLB has a level of at least 1, more entries than are reserved, and no more ways than entries"
     )]

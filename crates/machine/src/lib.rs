@@ -24,10 +24,12 @@ mod device;
 mod error;
 mod figures;
 mod hwloc;
+mod interconnect;
 mod list;
 mod load;
 mod measure;
 mod mlc;
+mod moves;
 mod placement;
 mod presets;
 mod sysfs;
@@ -41,20 +43,19 @@ pub use assumed::Assumed;
 pub use device::{Device, DeviceKind};
 pub use error::{Error, Fault};
 pub use figures::{Bandwidth, LoadedLatency, Matrix};
+pub use interconnect::{Coherence, Prefetcher};
 pub use list::{CpuList, List, ListError, NodeList, Number};
 pub use load::{LoadModel, LoadModelError};
 pub use measure::{
     Effort, MeasureError, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN, available_bytes,
     placing_threshold_per_us,
 };
+pub use moves::{MoveCost, MoveSteps, Moves};
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};
 pub use sysfs::online_cpus;
 pub use text::{duration, several, wrap};
-pub use timing::{
-    Energy, Link, Memory, MoveCost, MoveSteps, Moves, Processor, Route, SIMULATED_NODES_MAX,
-    Timing, Tlb,
-};
+pub use timing::{Energy, Link, Memory, Processor, Route, SIMULATED_NODES_MAX, Timing, Tlb};
 
 use std::fmt;
 use std::path::Path;
@@ -283,6 +284,12 @@ pub struct Machine {
     /// Ways over the links that are not the shortest.
     #[serde(default, rename = "route", skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
+    /// What keeping caches coherent sends over links beside data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coherence: Option<Coherence>,
+    /// What CPUs fetch ahead of misses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetcher: Option<Prefetcher>,
     /// What it costs to move a page.
     #[serde(default, skip_serializing_if = "is_default")]
     pub moves: Moves,
@@ -327,6 +334,8 @@ impl Machine {
             memory: Memory::default(),
             links: Vec::new(),
             routes: Vec::new(),
+            coherence: None,
+            prefetcher: None,
             moves: Moves::default(),
             energy: None,
         }

@@ -273,6 +273,16 @@ impl Machine {
                 gigabytes(link.bandwidth_bytes_per_s)
             ));
         }
+        if self.coherence.is_some() {
+            lines.push("coherence: probes to all nodes".to_owned());
+        }
+        if let Some(prefetcher) = &self.prefetcher {
+            lines.push(format!(
+                "prefetcher: {}, {} ahead",
+                several(prefetcher.streams.into(), "stream"),
+                several(prefetcher.steps_ahead.into(), "step")
+            ));
+        }
         match (&self.moves.steps, self.moves.fixed_ns) {
             (Some(_), _) => lines.push("moving a page: by step".to_owned()),
             (None, Some(ns)) => lines.push(format!("moving a page: {:.0} µs", ns / 1e3)),

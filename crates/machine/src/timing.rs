@@ -8,7 +8,10 @@ use std::collections::VecDeque;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CacheKind, Fault, Machine, NodeId, toml_file};
+use crate::moves::move_ns;
+use crate::{
+    CacheKind, Coherence, Fault, Machine, MoveCost, MoveSteps, NodeId, Prefetcher, toml_file,
+};
 
 /// Nodes of a machine that can be simulated: sets of nodes are kept in 64 bits.
 pub const SIMULATED_NODES_MAX: usize = 64;
@@ -84,52 +87,6 @@ pub struct Route {
     pub nodes: Vec<NodeId>,
 }
 
-/// What it costs to move a page (`[moves]`): one figure, or step by step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Moves {
-    /// One cost for every migration, replication or collapse (Verghese §6.1).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fixed_ns: Option<f64>,
-    /// Step by step (Verghese Table 8). Taken in place of `fixed_ns` where both are there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub steps: Option<MoveSteps>,
-}
-
-/// The steps of moving pages, in nanoseconds (Verghese §8.1, Table 8).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct MoveSteps {
-    /// Taking the interrupt, once a batch.
-    pub interrupt_ns: f64,
-    /// Deciding, each page.
-    pub decision_ns: f64,
-    /// Allocating the new page, under the lock.
-    pub allocation_ns: f64,
-    /// Links and mappings of a replica, under its page's own lock.
-    pub mapping_replica_ns: f64,
-    /// Links and mappings of a page that migrates, under the lock.
-    pub mapping_migration_ns: f64,
-    /// Flushing TLBs, once a batch.
-    pub flush_ns: f64,
-    /// What each other CPU that is asked to flush its TLB loses, once a batch.
-    pub flush_request_ns: f64,
-    /// Copying the page.
-    pub copy_ns: f64,
-    /// The same where the directory controller copies (Verghese §8.2). Default: the machine's cannot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hardware_copy_ns: Option<f64>,
-    /// End of the handler for a replica.
-    pub end_replica_ns: f64,
-    /// End of the handler for a migrated page.
-    pub end_migration_ns: f64,
-    /// A protection fault: a store to a page that is replicated.
-    pub fault_ns: f64,
-    /// What collapsing such a page holds the lock for. Default: as long as a migration's mapping.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub collapse_ns: Option<f64>,
-}
-
 /// What an access costs in energy (`[energy]`), for the estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -174,6 +131,10 @@ pub struct Timing {
     pub links: Vec<(usize, usize, f64)>,
     /// Links on the way of data from node `[from][to]`, as positions in `links`.
     pub routes: Vec<Vec<Vec<u16>>>,
+    /// What keeping caches coherent sends over links beside data. Default: nothing.
+    pub coherence: Option<Coherence>,
+    /// What CPUs fetch ahead of misses. Default: nothing.
+    pub prefetcher: Option<Prefetcher>,
     /// What moving a page costs. Default: 8 µs and the time of copying it at 2 GB/s.
     pub moves: MoveCost,
     /// Pages that fit on each node; `None`: no limit.
@@ -189,23 +150,6 @@ impl Timing {
     pub fn run_ahead_instructions(&self) -> u64 {
         u64::from(self.window_instructions) * u64::from(self.outstanding_misses > 1)
     }
-}
-
-/// What moving a page costs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MoveCost {
-    /// One figure, in nanoseconds.
-    Fixed(f64),
-    /// Step by step.
-    Steps(MoveSteps),
-}
-
-/// What moving a page takes under Linux where nobody has said or measured it: the call, unmapping, flushes and mapping, and
-/// copying at 2 GB/s. 10 µs for a page of 4 KiB, about what `move_pages` has been measured to take on Opterons (600 MB/s:
-/// Goglin and Furmento, MTAAP 2009) and between the tiers of recent servers. Verghese's 350 µs (§6.1) are those of a
-/// machine of 1996.
-fn move_ns(page_bytes: u64) -> f64 {
-    8_000.0 + page_bytes as f64 / 2.0
 }
 
 impl Machine {
@@ -261,6 +205,8 @@ impl Machine {
                 .map_or(64, |cache| cache.line_bytes),
             links,
             routes,
+            coherence: self.coherence,
+            prefetcher: self.prefetcher,
             moves,
             capacity_pages: self
                 .nodes
@@ -444,6 +390,7 @@ impl Machine {
                 ));
             }
         }
+        self.prefetcher.iter().try_for_each(Prefetcher::validate)?;
         at_least_0("moves.fixed_ns", self.moves.fixed_ns.unwrap_or(0.0))?;
         for (key, value) in self.moves.steps.iter().flat_map(MoveSteps::pairs) {
             at_least_0(key, value)?;
@@ -452,33 +399,6 @@ impl Machine {
             at_least_0(key, value)?;
         }
         Ok(())
-    }
-}
-
-impl MoveSteps {
-    /// What collapsing a replicated page holds the lock for.
-    pub fn collapse_locked_ns(&self) -> f64 {
-        self.collapse_ns.unwrap_or(self.mapping_migration_ns)
-    }
-
-    /// Keys and values, as the machine file has them.
-    pub(crate) fn pairs(&self) -> Vec<(&'static str, f64)> {
-        let mut pairs = vec![
-            ("interrupt_ns", self.interrupt_ns),
-            ("decision_ns", self.decision_ns),
-            ("allocation_ns", self.allocation_ns),
-            ("mapping_replica_ns", self.mapping_replica_ns),
-            ("mapping_migration_ns", self.mapping_migration_ns),
-            ("flush_ns", self.flush_ns),
-            ("flush_request_ns", self.flush_request_ns),
-            ("copy_ns", self.copy_ns),
-            ("end_replica_ns", self.end_replica_ns),
-            ("end_migration_ns", self.end_migration_ns),
-            ("fault_ns", self.fault_ns),
-        ];
-        pairs.extend(self.hardware_copy_ns.map(|ns| ("hardware_copy_ns", ns)));
-        pairs.extend(self.collapse_ns.map(|ns| ("collapse_ns", ns)));
-        pairs
     }
 }
 

@@ -243,6 +243,26 @@ impl Machine {
             );
             optional(out, "directory_ns", self.memory.directory_ns);
         }
+        self.interconnect_to_toml(out);
+        if let Some(fixed_ns) = self.moves.fixed_ns {
+            out.push_str("\n[moves]\n");
+            pair(out, "fixed_ns", number(fixed_ns));
+        }
+        if let Some(steps) = &self.moves.steps {
+            out.push_str("\n[moves.steps]\n");
+            for (key, value) in steps.pairs() {
+                pair(out, key, number(value));
+            }
+        }
+        if let Some(energy) = &self.energy {
+            out.push_str("\n[energy]\n");
+            for (key, value) in energy.pairs() {
+                pair(out, key, number(value));
+            }
+        }
+    }
+
+    fn interconnect_to_toml(&self, out: &mut String) {
         for link in &self.links {
             out.push_str("\n[[link]]\n");
             pair(
@@ -261,20 +281,16 @@ impl Machine {
             out.push_str("\n[[route]]\n");
             pair(out, "nodes", format!("[{}]", nodes.join(", ")));
         }
-        if let Some(fixed_ns) = self.moves.fixed_ns {
-            out.push_str("\n[moves]\n");
-            pair(out, "fixed_ns", number(fixed_ns));
-        }
-        if let Some(steps) = &self.moves.steps {
-            out.push_str("\n[moves.steps]\n");
-            for (key, value) in steps.pairs() {
-                pair(out, key, number(value));
+        if let Some(coherence) = &self.coherence {
+            out.push_str("\n[coherence]\n");
+            for (key, value) in coherence.pairs() {
+                pair(out, key, value);
             }
         }
-        if let Some(energy) = &self.energy {
-            out.push_str("\n[energy]\n");
-            for (key, value) in energy.pairs() {
-                pair(out, key, number(value));
+        if let Some(prefetcher) = &self.prefetcher {
+            out.push_str("\n[prefetcher]\n");
+            for (key, value) in prefetcher.pairs() {
+                pair(out, key.trim_start_matches("prefetcher."), value);
             }
         }
     }

@@ -1,8 +1,9 @@
 //! A machine in the units of the replay.
 
-use nearpage_machine::{CacheKind, CpuId, Machine, MoveCost, Timing};
+use nearpage_machine::{CacheKind, CpuId, Machine, MoveCost, Prefetcher, Timing};
 
 use crate::Error;
+use crate::interconnect::LinkTimes;
 use crate::options::{Copy, Options};
 
 /// Femtoseconds in a nanosecond. Simulated time is counted in femtoseconds: a cycle, a line over a
@@ -31,13 +32,16 @@ pub(crate) struct Figures {
     /// Service of a line by a controller; 0: no limit.
     pub controller: u64,
     pub directory: u64,
-    /// Service of a line by each link.
-    pub links: Vec<u64>,
+    /// One-way links.
+    pub link_count: usize,
+    /// What requests occupy links for.
+    pub link_times: LinkTimes,
+    pub prefetcher: Option<Prefetcher>,
     /// Lines of the caches that a CPU has to itself: what a thread that comes to it has to refill.
     pub private_lines: u64,
-    /// Links from the memory's node to the CPU's, `[CPU's node × nodes + memory's node]`.
-    pub routes: Vec<Vec<u16>>,
     pub lines_per_page: u64,
+    /// log₂ of a line's bytes.
+    pub line_shift: u32,
     pub moves: MoveCost,
     /// Nodes that pages can be put on.
     pub memory_nodes: Vec<u16>,
@@ -109,12 +113,12 @@ impl Figures {
             tlb_miss: femtoseconds(timing.tlb_miss_ns),
             controller: timing.memory_bandwidth_bytes_per_s.map_or(0, line_time),
             directory: femtoseconds(timing.directory_ns),
-            links: timing.links.iter().map(|link| line_time(link.2)).collect(),
-            routes: (0..nodes * nodes)
-                .map(|pair| timing.routes[pair % nodes][pair / nodes].clone())
-                .collect(),
+            link_count: timing.links.len(),
+            link_times: LinkTimes::new(timing, |bandwidth| 1e9 / bandwidth * FS),
+            prefetcher: timing.prefetcher,
             private_lines: private_lines(machine),
             lines_per_page: machine.page_bytes / u64::from(timing.line_bytes),
+            line_shift: timing.line_bytes.max(1).ilog2(),
             moves,
             memory_nodes: (0..nodes as u16)
                 .filter(|&node| capacity[usize::from(node)] > 0)

@@ -9,14 +9,19 @@
 //!
 //! - **A miss** takes the unloaded latency from the CPU's node to the nearest copy of its page, and
 //!   the longest of its waits for the controller, the directories and the links on its way. It takes
-//!   its place in all of these queues when it is issued. Lines that another cache held modified are
-//!   fetched from the page's node too. Upgrades wait for the directories only, write-backs occupy
+//!   its place in all of these queues when it is issued. Links carry the line; under a coherence protocol without
+//!   directory (`[coherence]` of a machine) also the packets that requests, probes, answers and heads of data are.
+//!   Lines that another cache held modified are fetched from the page's node too; on machines with
+//!   directories they take the hops to that cache longer. Upgrades wait for the directories only, write-backs occupy
 //!   controllers and links and nobody waits for them.
 //! - **A CPU** waits for each miss, or has several outstanding and runs ahead of the oldest as far as
-//!   its window allows; it always waits for instruction fetches, and for everything before it wakes,
+//!   its window allows; a miss whose address comes from what an earlier one fetches waits for that, where the trace
+//!   says so. A prefetcher (`[prefetcher]`) requests lines ahead of streams of misses; a line that the program
+//!   does not come to takes its place in the queues all the same, and is taken to be in no cache. The CPU always waits for instruction fetches, and for everything before it wakes,
 //!   waits for, or makes way for another thread. Threads of one CPU take turns.
 //! - **Hits** cost what the machine says where the trace has them (`--keep-hits`), TLB misses the
-//!   sum of their levels' cost; a page walk's own misses are not modelled.
+//!   sum of their levels' cost; a page walk's own misses are not modelled. After a flush for a page that moved by steps
+//!   each page is missing until its CPU uses it again.
 //! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and
 //!   flushes. It is the CPU whose miss triggered it that pays, at its next reference. A copy takes bandwidth of the
 //!   controllers and links where it is costed by step. What a policy of the kernel decides by the clock
@@ -44,7 +49,9 @@
 mod block_naive;
 mod error;
 mod figures;
+mod interconnect;
 mod looked_after;
+mod modified_lines;
 mod movements;
 mod options;
 mod outcome;
@@ -52,6 +59,7 @@ mod page_counts;
 mod pages;
 mod policy;
 mod post_facto;
+mod prefetching;
 mod programs;
 mod queues;
 mod replay;

@@ -48,7 +48,7 @@ impl Queues {
         Self {
             controllers: servers(figures.nodes),
             directories: servers(figures.nodes),
-            links: servers(figures.links.len()),
+            links: servers(figures.link_count),
             lock: Server::default(),
         }
     }
@@ -69,14 +69,25 @@ impl Queues {
                 wait = wait.max(self.directories[usize::from(memory)].wait(now, figures.directory));
             }
         }
-        if node != memory && !self.links.is_empty() {
-            let pair = usize::from(node) * figures.nodes + usize::from(memory);
-            for &link in &figures.routes[pair] {
-                let service = lines.saturating_mul(figures.links[usize::from(link)]);
-                wait = wait.max(self.links[usize::from(link)].wait(now, service));
-            }
+        for &(link, time) in figures.link_times.request(node, memory, lines > 0) {
+            let service = lines.max(1).saturating_mul(time);
+            wait = wait.max(self.links[usize::from(link)].wait(now, service));
         }
         wait
+    }
+
+    /// How long it takes until a CPU on `node` has what it requests now from memory on `memory`.
+    #[inline]
+    pub fn fetch(
+        &mut self,
+        node: u16,
+        memory: u16,
+        now: u64,
+        lines: u64,
+        figures: &Figures,
+    ) -> u64 {
+        let wait = self.wait(node, memory, now, lines, figures);
+        figures.latency(node, memory).saturating_add(wait)
     }
 
     /// Wait of a CPU on `node` that copies a page from one node's memory to another's.
@@ -89,17 +100,12 @@ impl Queues {
         read.max(written)
     }
 
-    /// A line that a CPU on `node` writes back to memory on `home`: nobody waits for it. From the
-    /// memory's side it goes over the links as a line that a CPU there fetches from `node`.
+    /// A line that a CPU on `node` writes back to memory on `home`: nobody waits for it.
     #[inline]
     pub fn write_back(&mut self, node: u16, home: u16, now: u64, figures: &Figures) {
         self.controllers[usize::from(home)].wait(now, figures.controller);
-        if home != node && !self.links.is_empty() {
-            let pair = usize::from(home) * figures.nodes + usize::from(node);
-            for &link in &figures.routes[pair] {
-                let service = figures.links[usize::from(link)];
-                self.links[usize::from(link)].wait(now, service);
-            }
+        for &(link, time) in figures.link_times.write_back(node, home) {
+            self.links[usize::from(link)].wait(now, time);
         }
         if figures.directory > 0 {
             self.directories[usize::from(home)].wait(now, figures.directory);

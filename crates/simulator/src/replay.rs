@@ -2,6 +2,7 @@
 
 mod assigning;
 mod epochs;
+mod fetching;
 mod kernel_thread;
 mod moving;
 mod phases;
@@ -26,13 +27,14 @@ use self::scheduling::{Cpu, MARK, Running, Signal};
 use self::wishes::Wishes;
 use crate::Error;
 use crate::figures::{FS, Figures, TIME_MAX};
+use crate::modified_lines::ModifiedLines;
 use crate::options::{Flush, Information, Job};
 use crate::outcome::Outcome;
 use crate::pages::PageTable;
 use crate::queues::Queues;
 use crate::schedule::Scheduler;
 use crate::thread::{MovePart, State, Thread};
-use crate::timeline::{Part, Timeline};
+use crate::timeline::Timeline;
 use crate::tournament::{NEVER, Tournament};
 use crate::trace::{ThreadSteps, Trace};
 
@@ -61,6 +63,8 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     signals: FxHashMap<u64, Signal>,
     pages: PageTable<'a>,
     queues: Queues,
+    /// Where the machine has directories.
+    modified: Option<ModifiedLines>,
     /// By page, CPUs (modulo 64) that have used it since it last moved; empty where all flush.
     mapped: Vec<u64>,
     wishes: Wishes,
@@ -118,6 +122,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 ACTIVE,
             ),
             queues: Queues::new(figures),
+            modified: (figures.directory > 0).then(ModifiedLines::default),
             mapped: vec![
                 0;
                 if ACTIVE && job.options.flush == Flush::Mapping {
@@ -342,30 +347,6 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         }
     }
 
-    /// Takes down what happened up to `now`.
-    #[cold]
-    fn follow(&mut self, now: u64) {
-        let Some(timeline) = &mut self.timeline else {
-            return;
-        };
-        let misses = |side: usize| {
-            let threads = self.threads.iter();
-            threads.map(|thread| thread.totals.misses[side]).sum()
-        };
-        let pages = &self.pages.counts;
-        let controllers = self.queues.controllers.iter();
-        let counted = Part {
-            local: misses(0),
-            remote: misses(1),
-            migrated: pages.migrated + pages.interleaved,
-            replicated: pages.replicated + pages.refreshed,
-            collapsed: pages.collapsed,
-            controller_load: controllers.map(|server| server.requests).collect(),
-        };
-        timeline.take(now, counted);
-        self.next_part = timeline.next();
-    }
-
     // ---- references ----
 
     /// A reference at the thread's time; `false`: the thread must come back for it later.
@@ -379,13 +360,13 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             miss.served,
             Served::Memory | Served::OtherCache | Served::Upgrade
         );
-        if demand && !thread.make_room(self.figures) {
+        if demand && !(thread.has_address(miss.depends_on) && thread.make_room(self.figures)) {
             return Ok(false);
         }
         if ACTIVE && (demand || is_store_hit(miss)) && self.faults(number, miss, copies) {
             return Ok(false);
         }
-        let thread = &mut self.threads[number];
+        let mut thread = &mut self.threads[number];
         miss.instructions = miss.instructions.saturating_add(thread.noted_after);
         if miss.is_store_note() {
             // Samples are drawn among the instructions between two misses: a note does not divide these.
@@ -396,9 +377,8 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         if demand {
             let from = self.figures.nearest_copy(node, copies.nodes);
             let lines = u64::from(miss.served != Served::Upgrade);
-            let wait = self.queues.wait(node, from, now, lines, self.figures);
-            latency = self.figures.latency(node, from).saturating_add(wait);
-            thread.issue(latency, from != node, miss.kind, self.figures);
+            latency = self.fetch(number, &miss, from);
+            thread = &mut self.threads[number];
             if ACTIVE {
                 self.pages.served(page, node, from);
                 if miss.kind == AccessKind::Fetch {
@@ -418,6 +398,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 }
             }
         } else if miss.served == Served::WriteBack {
+            if let Some(modified) = &mut self.modified {
+                modified.detour(&miss, node, copies.home, self.figures);
+            }
             self.queues.write_back(node, copies.home, now, self.figures);
         } else if !miss.sampled {
             latency = match miss.served {
@@ -426,6 +409,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 _ => 0,
             };
             thread.compute(latency);
+        }
+        if ACTIVE && miss.served != Served::WriteBack {
+            miss.tlb_miss |= thread.lacks_translation(page);
         }
         if miss.tlb_miss {
             thread.compute(self.figures.tlb_miss);

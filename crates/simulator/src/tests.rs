@@ -10,6 +10,7 @@ use crate::{
 
 mod agreement;
 mod effects;
+mod interconnect;
 mod miss_times;
 mod movements;
 mod moving;
@@ -59,6 +60,7 @@ fn load(instructions: u32, page: u32) -> Miss {
         served: Served::Memory,
         tlb_miss: false,
         sampled: false,
+        depends_on: 0,
     }
 }
 

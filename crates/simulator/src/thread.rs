@@ -1,16 +1,22 @@
 //! A thread that is replayed: its steps, its clock, its outstanding misses.
 
+mod under_way;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use nearpage_online::Action;
+use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, Miss, StepBatch};
-use nearpage_recording::{AccessKind, ThreadIndex};
+
+use rustc_hash::FxHashSet;
 
 use crate::Error;
 use crate::figures::{FS, Figures, TIME_MAX, femtoseconds};
 use crate::outcome::{Split, ThreadOutcome};
+use crate::prefetching::Streams;
 use crate::trace::StepSource;
+use under_way::Outstanding;
 
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,14 +89,6 @@ pub(crate) struct Totals {
 /// So many misses ahead, what is needed for one is fetched.
 const AHEAD: usize = 2;
 
-/// A miss that a thread has not waited for yet.
-struct Outstanding {
-    /// The thread's instruction count at the miss.
-    position: u64,
-    completes: u64,
-    remote: usize,
-}
-
 /// What a policy learns of a thread besides its misses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watched {
@@ -134,6 +132,8 @@ pub(crate) struct Thread<'a> {
     pub ordered: Option<u32>,
     /// When the schedule moves it, and where to.
     pub moves: VecDeque<(u64, u32)>,
+    /// Pages that its CPU has translated since its TLB was last flushed for a page that moved.
+    pub translated: Option<FxHashSet<u32>>,
     /// It has come to a CPU whose caches do not know it.
     pub cold: bool,
     /// It has paid for the protection fault of the store that it is at.
@@ -168,6 +168,8 @@ pub(crate) struct Thread<'a> {
     stop: usize,
     position: u64,
     outstanding: VecDeque<Outstanding>,
+    /// What its CPU's prefetcher follows.
+    pub streams: Streams,
 }
 
 impl<'a> Thread<'a> {
@@ -184,6 +186,7 @@ impl<'a> Thread<'a> {
             penalty: 0,
             ordered: None,
             moves: VecDeque::new(),
+            translated: None,
             cold: false,
             faulted: false,
             noted_after: 0,
@@ -205,6 +208,7 @@ impl<'a> Thread<'a> {
             stop: 0,
             position: 0,
             outstanding: VecDeque::new(),
+            streams: Streams::default(),
         }
     }
 
@@ -323,6 +327,19 @@ impl<'a> Thread<'a> {
         self.position += left;
     }
 
+    /// Does the TLB of its CPU lack a page, since it was flushed and nobody has used the page since then?
+    #[inline]
+    pub fn lacks_translation(&mut self, page: u32) -> bool {
+        self.translated
+            .as_mut()
+            .is_some_and(|pages| pages.insert(page))
+    }
+
+    /// The TLB of its CPU is flushed.
+    pub fn flush_translations(&mut self) {
+        self.translated.get_or_insert_default().clear();
+    }
+
     /// Time that the CPU is busy.
     #[inline]
     pub fn compute(&mut self, time: u64) {
@@ -358,59 +375,6 @@ impl<'a> Thread<'a> {
         self.time += waited;
         self.totals.waiting += waited;
         self.watched.waited += waited;
-    }
-
-    fn wait_for_oldest(&mut self) {
-        if let Some(Outstanding {
-            completes, remote, ..
-        }) = self.outstanding.pop_front()
-        {
-            self.stall_until(completes, remote);
-        }
-    }
-
-    #[inline]
-    fn stall_until(&mut self, completes: u64, remote: usize) {
-        let stalled = completes.saturating_sub(self.time);
-        self.time += stalled;
-        self.totals.stall[remote] += stalled;
-    }
-
-    /// Waits for all outstanding misses.
-    pub fn drain(&mut self) {
-        while !self.outstanding.is_empty() {
-            self.wait_for_oldest();
-        }
-    }
-
-    /// Waits for room for one more miss, where all are taken.
-    #[inline]
-    pub fn make_room(&mut self, figures: &Figures) -> bool {
-        let full = self.outstanding.len() >= figures.outstanding && !self.outstanding.is_empty();
-        if full {
-            let before = self.time;
-            self.wait_for_oldest();
-            return self.time == before;
-        }
-        true
-    }
-
-    /// Issues a miss that takes `latency`. Instruction fetches are always waited for.
-    #[inline]
-    pub fn issue(&mut self, latency: u64, remote: bool, kind: AccessKind, figures: &Figures) {
-        let remote = usize::from(remote);
-        self.totals.misses[remote] += 1;
-        self.totals.latency[remote] += u128::from(latency);
-        let completes = self.time.saturating_add(latency);
-        if kind == AccessKind::Fetch || figures.outstanding == 1 {
-            self.stall_until(completes, remote);
-        } else {
-            self.outstanding.push_back(Outstanding {
-                position: self.position,
-                completes,
-                remote,
-            });
-        }
     }
 
     /// Refills the caches of the CPU that it has come to; how many lines.

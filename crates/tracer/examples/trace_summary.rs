@@ -89,6 +89,7 @@ fn summary(path: &str) -> Result<(), String> {
                         Record::Move { .. } => "move",
                         Record::Mark { .. } => "mark",
                         Record::Preempted { .. } => "preempted",
+                        Record::Depends { .. } => "depends",
                     };
                     *tally.entry(what).or_insert(0_u64) += 1;
                 }

@@ -18,6 +18,7 @@
 pub mod caches;
 pub mod calls;
 pub mod children;
+pub mod dependences;
 pub mod directory;
 pub mod error;
 pub mod exec;

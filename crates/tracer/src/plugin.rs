@@ -13,6 +13,7 @@ use nearpage_wire::trace::{COUNT_AGAIN_MARK, LEAVE_OUT_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
 use crate::calls::After;
+use crate::dependences::FlowBuilder;
 use crate::error::StartError;
 use crate::instructions::{at, instruction_text, is_atomic, is_string_instruction};
 use crate::process::Process;
@@ -243,6 +244,7 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
         let instructions = (qemu.tb_n_insns)(block);
         let address = (qemu.tb_vaddr)(block);
         let mut end = address;
+        let mut flow = process.flows.as_ref().map(|_| FlowBuilder::default());
         let own = (OWN_CODE[0].load(Relaxed)..OWN_CODE[1].load(Relaxed)).contains(&address);
         for number in 0..instructions {
             let instruction = (qemu.tb_get_insn)(block, number);
@@ -262,6 +264,9 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
             } else if text == COUNT_AGAIN_MARK {
                 at(qemu, instruction, left_out_ends, std::ptr::null::<()>());
             }
+            if let Some(flow) = &mut flow {
+                flow.add(number, here, text);
+            }
             let code = Code::new(here, number, is_string_instruction(text));
             let callback = match (own, is_atomic(text)) {
                 (true, _) => own_access,
@@ -276,7 +281,11 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
         }
         let shift = process.setup.line_bytes.trailing_zeros();
         let lines = ((end - 1) >> shift) - (address >> shift) + 1;
-        let run = Run::new(address, instructions, lines).0 as *mut c_void;
+        let run = Run::new(address, instructions, lines);
+        if let (Some(flows), Some(flow)) = (&process.flows, flow) {
+            flows.add(run, flow.finish());
+        }
+        let run = run.0 as *mut c_void;
         (qemu.register_vcpu_tb_exec_cb)(block, self::block, NO_REGISTERS, run);
     }
 }

@@ -9,6 +9,7 @@ use nearpage_wire::trace::{COUNTERS, Counter, Event, FileHeader};
 use nearpage_wire::tracer_setup::Setup;
 
 use crate::caches::Caches;
+use crate::dependences::Flows;
 use crate::futexes::Futexes;
 use crate::lockstep::{Lockstep, Member};
 use crate::output::{Output, Totals};
@@ -55,6 +56,8 @@ pub struct Process {
     pub recording: AtomicBool,
     /// Log of all references.
     pub serial: Option<SerialLog>,
+    /// Where addresses come from, block by block; `None`: nobody wants to know.
+    pub flows: Option<Flows>,
     /// The program's break; 0 until it has asked.
     pub program_break: AtomicU64,
     /// Its threads are a guest's CPUs.
@@ -109,6 +112,7 @@ impl Process {
             quantum: setup.quantum,
             parent_pid,
             whole_system,
+            dependences: setup.dependences && !whole_system,
         };
         let output = Output::create(folder, &header)?;
         Ok(Self {
@@ -126,6 +130,7 @@ impl Process {
                 None
             },
             program_break: AtomicU64::new(0),
+            flows: header.dependences.then(Flows::default),
             whole_system,
             thread_cpus: setup.thread_cpus.iter().collect(),
             futexes: Mutex::default(),

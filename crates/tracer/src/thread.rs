@@ -6,6 +6,7 @@
 
 mod code;
 mod references;
+mod stored_pages;
 mod turns;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use nearpage_wire::trace::{COUNTERS, Counter, Event, Record};
 
 use crate::caches::{Cpu, Outcome};
+use crate::dependences::Origins;
 use crate::lockstep::{Member, Turn};
 use crate::output::Stream;
 use crate::process::{Birth, Process};
@@ -22,7 +24,7 @@ use crate::sets::Place;
 use crate::system;
 use code::{ADDRESS_BITS, UPPER_HALF};
 pub use code::{Code, PlacedRun, Run};
-use references::StoredPages;
+use stored_pages::StoredPages;
 
 /// What QEMU told and the caches have not seen yet: an access, or a block ([`Run`]).
 #[derive(Clone, Copy, Default)]
@@ -120,6 +122,10 @@ pub struct Thread {
     /// What the preload library does for itself.
     pub left_out: LeftOut,
     stored: StoredPages,
+    /// Which misses the values of its registers come from, where that is wanted.
+    origins: Option<Box<Origins>>,
+    /// The miss that the address of the access that is looked at comes from; 0: none.
+    origin: u64,
 }
 
 /// Where a thread stands in what does not count.
@@ -195,6 +201,8 @@ impl Thread {
             idle: false,
             left_out: LeftOut::default(),
             stored: StoredPages::new(),
+            origins: process.flows.as_ref().map(|_| Box::<Origins>::default()),
+            origin: 0,
         });
         if !thread.stream.has_file() {
             process.loses_totals();

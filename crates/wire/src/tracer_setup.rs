@@ -17,13 +17,14 @@
 //! quantum 10000                instructions that threads advance together
 //! sample_period 100000         mean references between two samples; 0: none
 //! keep_hits 0                  1: keep what L2 and L3 serve
+//! dependences 0                1: say of misses which earlier ones they wait for
 //! from_mark 0                  1: nothing but first touches before nearpage_begin
 //! serial 0                     1: one reference at a time, each written to a log (for tests)
 //! ```
 //!
 //! The first line comes first, the others in any order, each at most once; those that are not
-//! optional must be there (`sample_period`, `keep_hits`, `from_mark` and `serial` are 0 otherwise, and no
-//! thread moves). Sets, that is bytes ÷ line ÷ ways, are a power of two but for `l3`.
+//! optional must be there (`sample_period`, `keep_hits`, `dependences`, `from_mark` and `serial` are 0
+//! otherwise, and no thread moves). Sets, that is bytes ÷ line ÷ ways, are a power of two but for `l3`.
 
 mod parse;
 
@@ -169,6 +170,8 @@ pub struct Setup<'a> {
     pub sample_period: u32,
     /// Keep what L2 and L3 serve.
     pub keep_hits: bool,
+    /// Say of misses which earlier ones they wait for.
+    pub dependences: bool,
     /// Nothing but first touches before `nearpage_begin`.
     pub from_mark: bool,
     /// One reference at a time, each logged.
@@ -405,6 +408,9 @@ impl fmt::Display for Setup<'_> {
         writeln!(out, "quantum {}", self.quantum)?;
         writeln!(out, "sample_period {}", self.sample_period)?;
         writeln!(out, "keep_hits {}", u8::from(self.keep_hits))?;
+        if self.dependences {
+            writeln!(out, "dependences 1")?;
+        }
         writeln!(out, "from_mark {}", u8::from(self.from_mark))?;
         writeln!(out, "serial {}", u8::from(self.serial))
     }

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Cache, CacheKind, CpuKind, Device, DeviceKind, Energy, Link, LoadedLatency, MemoryCache,
-    MemoryKind, MoveSteps, Moves, Node, NodeId, PRESET_NAMES, Route, Tlb, TransparentHugePages,
-    preset,
+    Cache, CacheKind, Coherence, CpuKind, Device, DeviceKind, Energy, Link, LoadedLatency,
+    MemoryCache, MemoryKind, MoveSteps, Moves, Node, NodeId, PRESET_NAMES, Prefetcher, Route, Tlb,
+    TransparentHugePages, preset,
 };
 
 const TWO_NODES: &str = "\
@@ -304,6 +304,18 @@ fn machines() -> impl Strategy<Value = Machine> {
                     nodes: vec![NodeId(3 * to), NodeId(3 * (to - 1))],
                 })
                 .collect(),
+            coherence: smt.then_some(Coherence {
+                request_bytes: 8,
+                probe_bytes: 7,
+                probe_response_bytes: 4,
+                data_header_bytes: 3,
+                done_bytes: 0,
+            }),
+            prefetcher: (!smt).then_some(Prefetcher {
+                streams: 8,
+                steps_ahead: 2,
+                stride_lines_max: 1,
+            }),
             moves: Moves {
                 fixed_ns: smt.then_some(latency[4]),
                 steps: (!smt).then_some(MoveSteps {

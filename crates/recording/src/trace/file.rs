@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use nearpage_wire::trace::{
-    COUNTERS, Event, Events, FILE_HEADER_BYTES, FILE_MAGIC, FRAME_HEADER_BYTES, FRAME_MAGIC,
-    FileHeader, FrameHeader, FrameKind,
+    COUNTERS, DEPENDENCES_MAGIC, Event, Events, FILE_HEADER_BYTES, FILE_MAGIC, FRAME_HEADER_BYTES,
+    FRAME_MAGIC, FileHeader, FrameHeader, FrameKind,
 };
 
 use super::moved;
@@ -119,7 +119,7 @@ impl TraceFile {
                 return Err(Error::Version {
                     file: path.to_owned(),
                     found: u32::from(bytes[7]),
-                    expected: u32::from(FILE_MAGIC[7]),
+                    expected: u32::from(DEPENDENCES_MAGIC[7]),
                 });
             }
             return Err(Error::damaged(

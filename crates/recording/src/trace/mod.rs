@@ -231,7 +231,7 @@ pub struct FilePage {
     pub page: u64,
 }
 
-/// One reference that the caches let through, or a note that a page was stored to, ready to be replayed: 16 bytes.
+/// One reference that the caches let through, or a note that a page was stored to, ready to be replayed: 20 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
     /// Instructions of the thread since its previous step.
@@ -248,6 +248,8 @@ pub struct Miss {
     pub tlb_miss: bool,
     /// It is one of the periodic sample of all references (and may be a miss as well).
     pub sampled: bool,
+    /// Its address comes from what the miss so many instructions before fetched; 0: from no such miss.
+    pub depends_on: u16,
 }
 
 impl Miss {

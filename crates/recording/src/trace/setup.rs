@@ -359,6 +359,8 @@ impl Tracing {
             quantum: options.quantum_instructions,
             sample_period: options.sample_every,
             keep_hits: options.keep_hits,
+            // Nobody runs ahead of a miss on a machine whose CPUs wait for each.
+            dependences: machine.processor.outstanding_misses.unwrap_or(1) > 1,
             from_mark: options.from_mark,
             serial: options.serial,
         };

@@ -253,6 +253,8 @@ impl ThreadSteps {
         let without = self.without;
         let mut pending = self.pending;
         let mut unknown = None;
+        // Beyond what any processor runs ahead, a dependence is none.
+        let mut depends_on = 0;
         batch.misses.reserve(frame.records as usize);
         let misses = &mut batch.misses;
         let happenings = &mut batch.happenings;
@@ -284,6 +286,7 @@ impl ThreadSteps {
                         served: reference.served,
                         tlb_miss: reference.tlb_miss,
                         sampled: reference.sampled,
+                        depends_on: std::mem::take(&mut depends_on),
                     });
                     return;
                 }
@@ -314,6 +317,10 @@ impl ThreadSteps {
                 },
                 Record::Move { cpu } => Happening::Move(traced.tracing.cpu(cpu)),
                 Record::Mark { begin } => Happening::Mark { begin },
+                Record::Depends { on } => {
+                    depends_on = u16::try_from(on).unwrap_or(0);
+                    return;
+                }
                 Record::Clock { .. } | Record::Preempted { .. } => return,
             };
             let instructions = take(&mut pending, misses, happenings);

@@ -248,6 +248,7 @@ mod tests {
             quantum: 1000,
             parent_pid: 0,
             whole_system: false,
+            dependences: false,
         }
         .to_bytes()
     }

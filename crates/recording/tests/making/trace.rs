@@ -32,6 +32,7 @@ impl TraceFile {
             quantum: 10_000,
             parent_pid,
             whole_system: false,
+            dependences: false,
         };
         Self {
             header,

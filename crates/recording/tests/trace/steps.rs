@@ -32,6 +32,7 @@ fn steps_are_what_the_tracer_saw() {
         served,
         tlb_miss: false,
         sampled: false,
+        depends_on: 0,
     };
     let of_main = steps(&trace, 0);
     assert_eq!(

@@ -188,13 +188,15 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             .map_or(u64::MAX, std::mem::take)
     }
 
-    /// Other CPUs lose the time of a flush.
+    /// The CPU and these others flush their TLBs, for which the others lose time.
     pub(super) fn flush_others(&mut self, cpu: u32, users: u64, cost: u64) {
         for thread in &mut self.threads {
-            if thread.state == State::Running
-                && thread.cpu != cpu
-                && users >> (thread.cpu % 64) & 1 == 1
-            {
+            let asked = users >> (thread.cpu % 64) & 1 == 1;
+            if thread.state != State::Running || !(asked || thread.cpu == cpu) {
+                continue;
+            }
+            thread.flush_translations();
+            if thread.cpu != cpu {
                 thread.penalty = thread.penalty.saturating_add(cost);
                 thread.alarm = 0;
             }

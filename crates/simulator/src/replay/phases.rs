@@ -10,6 +10,7 @@ use crate::outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 use crate::page_counts::PageCounts;
 use crate::queues::Server;
 use crate::thread::{MovePart, Thread};
+use crate::timeline::Part;
 
 /// Sums over the phases that counted.
 #[derive(Default)]
@@ -28,7 +29,7 @@ impl Phases {
     pub fn new(figures: &Figures) -> Self {
         Self {
             load: vec![0; figures.nodes],
-            link_busy: vec![0; figures.links.len()],
+            link_busy: vec![0; figures.link_count],
             ..Self::default()
         }
     }
@@ -197,9 +198,33 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
+    /// Takes down what happened up to `now`.
+    #[cold]
+    pub(super) fn follow(&mut self, now: u64) {
+        let Some(timeline) = &mut self.timeline else {
+            return;
+        };
+        let misses = |side: usize| {
+            let threads = self.threads.iter();
+            threads.map(|thread| thread.totals.misses[side]).sum()
+        };
+        let pages = &self.pages.counts;
+        let controllers = self.queues.controllers.iter();
+        let counted = Part {
+            local: misses(0),
+            remote: misses(1),
+            migrated: pages.migrated + pages.interleaved,
+            replicated: pages.replicated + pages.refreshed,
+            collapsed: pages.collapsed,
+            controller_load: controllers.map(|server| server.requests).collect(),
+        };
+        timeline.take(now, counted);
+        self.next_part = timeline.next();
+    }
+
     /// Share of the time that each link was busy; empty where links have no limit.
     fn link_use(&self) -> Vec<f64> {
-        if self.figures.links.iter().all(|&service| service == 0) {
+        if self.figures.link_count == 0 {
             return Vec::new();
         }
         let time = self.phases.time.max(1) as f64;

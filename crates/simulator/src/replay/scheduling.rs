@@ -155,6 +155,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     fn give_up(&mut self, number: usize, now: u64, state: State, then: Then) {
         let thread = &mut self.threads[number];
         (thread.state, thread.then, thread.alarm) = (state, then, 0);
+        thread.streams.forget();
         let key = if state == State::Arriving {
             thread.time
         } else {

@@ -32,6 +32,7 @@ pub(super) fn traces() -> impl Strategy<Value = MemoryTrace> {
                 ][usize::from(served)],
                 tlb_miss,
                 sampled,
+                depends_on: 0,
             },
         );
     let happening = prop_oneof![

@@ -34,42 +34,12 @@ struct At {
 /// memory behind it.
 const TLB_NUMBER_BITS: u32 = 18;
 
-/// Instructions after which the first store to each page is written down again, even if it hits: a
-/// copy of a page that is stored to must not outlive that by longer.
-const STORES_FORGOTTEN_AFTER: u64 = 100_000;
+/// Instructions that no processor is ahead of a miss.
+const RUN_AHEAD_MAX: u64 = 2048;
 
-/// Pages that a thread's trace says it has stored to lately. Of two pages with the same place in it
-/// the later one stays, and the other is written down once more than it need be.
-pub struct StoredPages {
-    pages: [u64; 64],
-    /// Virtual time at which they are forgotten.
-    until: u64,
-}
-
-impl StoredPages {
-    pub const fn new() -> Self {
-        Self {
-            pages: [u64::MAX; 64],
-            until: 0,
-        }
-    }
-
-    #[inline]
-    fn has(&self, page: u64) -> bool {
-        self.pages[page as usize % self.pages.len()] == page
-    }
-
-    #[inline]
-    fn add(&mut self, page: u64) {
-        self.pages[page as usize % self.pages.len()] = page;
-    }
-
-    fn forget_at(&mut self, time: u64) {
-        if time >= self.until {
-            self.pages.fill(u64::MAX);
-            self.until = time + STORES_FORGOTTEN_AFTER;
-        }
-    }
+/// Does data come from beyond the caches of the CPU's node?
+fn is_fetched(served: Served) -> bool {
+    matches!(served, Served::Memory | Served::OtherCache)
 }
 
 /// A reference that L1 and TLB did not settle.
@@ -172,6 +142,9 @@ impl Thread {
             *self.counter(Counter::KernelInstructions) += run.instructions();
         }
         self.last_code = 0;
+        if let (Some(origins), Some(flows)) = (&mut self.origins, &self.process.flows) {
+            origins.begin(flows, run);
+        }
         self.references += lines;
         self.fetched_lines += lines;
         let cpu = self.cpu;
@@ -256,6 +229,10 @@ impl Thread {
                 Counter::KernelLoads
             });
         }
+        let mut origin = 0;
+        if !STORE && let Some(origins) = &mut self.origins {
+            origin = origins.of_address(code.number());
+        }
         let here = self.cpu.tlb.quick(at.page);
         // It has 16 bytes at most.
         let crosses = address & line_mask > line_mask - 15
@@ -263,9 +240,22 @@ impl Thread {
         let hit = self.cpu.l1_data.access::<STORE>(line);
         let unwritten = STORE && !self.stored.has(at.page);
         if here && hit && self.references < self.close_from && !crosses && !unwritten {
+            if let (false, Some(origins)) = (STORE, &mut self.origins) {
+                origins.load(code.number(), line, origin);
+            }
             return;
         }
+        self.origin = origin;
         self.look_closely(at, code, what | What::hit(hit), here);
+        self.origin = 0;
+        if let Some(origins) = &mut self.origins {
+            if !hit && is_fetched(self.outcome.served) {
+                origins.fetch(line, self.base + code.number() + 1);
+            }
+            if !STORE {
+                origins.load(code.number(), line, origin);
+            }
+        }
         if crosses {
             let rest = (address | line_mask) + 1;
             if GUEST && rest & ((1 << PAGE_BITS) - 1) == 0 {
@@ -364,10 +354,24 @@ impl Thread {
                 kernel: code.is_kernel(),
                 segment: at.segment,
             };
+            if self.origin > 0 && is_fetched(served) {
+                self.depend(instructions);
+            }
             self.reference(instructions, &reference);
         }
         if !hit && !self.outcome.write_backs().is_empty() {
             self.write_backs(code, instructions);
+        }
+    }
+
+    /// The reference that comes next waits for another miss, unless that is longer ago than any processor runs ahead.
+    fn depend(&mut self, instructions: u64) {
+        let on = (instructions + 1).saturating_sub(self.origin);
+        if (1..=RUN_AHEAD_MAX).contains(&on) && self.process.recording.load(Relaxed) {
+            let time = instructions + self.ahead;
+            let record = Record::Depends { on };
+            self.stream
+                .add(&self.process.output, instructions, time, &record);
         }
     }
 

@@ -382,6 +382,36 @@ fn between_the_markers_everything_before_them_first_touches() {
 }
 
 #[test]
+fn elements_of_a_list_depend_on_those_before_and_an_arrays_do_not() {
+    let case = Case::new("chase", "chase", &["-static"]);
+    let dependences = |setup: &str, arguments: &[&str]| {
+        succeeded(&case.run(&[], setup, arguments));
+        let mut found = Vec::new();
+        let mut depends_on = None;
+        for record in case.trace().records() {
+            match *record {
+                Record::Depends { on } => depends_on = Some(on),
+                Record::Reference(_) => found.extend(depends_on.take()),
+                _ => {}
+            }
+        }
+        found
+    };
+    let with = format!("{SETUP}dependences 1\n");
+    // Some of the start of the program and its libraries.
+    let array = dependences(&with, &[]);
+    assert!(array.len() < 1000, "{}", array.len());
+    let list = dependences(&with, &["list"]);
+    assert!(list.len() > 19_000, "{}", list.len());
+    // From one element to the next: a round of the loop.
+    let round = list[list.len() / 2];
+    assert!((3..=8).contains(&round), "{round}");
+    let same = list.iter().filter(|&&on| on == round).count();
+    assert!(same > 18_000, "{same}");
+    assert_eq!(dependences(SETUP, &["list"]), []);
+}
+
+#[test]
 fn a_miss_takes_at_most_five_bytes() {
     let case = Case::new("bytes", "sharing", &[]);
     succeeded(&case.run(&[], SETUP, &["100000"]));

@@ -219,6 +219,7 @@ impl Encoder {
             Record::Preempted {
                 waited_instructions,
             } => fields(7, &[waited_instructions]),
+            Record::Depends { on } => fields(9, &[on]),
         }
     }
 }
@@ -343,6 +344,9 @@ impl<'a> Decoder<'a> {
             },
             7 => Record::Preempted {
                 waited_instructions: input.varint()?,
+            },
+            9 => Record::Depends {
+                on: input.varint()?,
             },
             _ => return None,
         };

@@ -8,6 +8,8 @@ use crate::checksum::crc32;
 pub const FILE_MAGIC: [u8; 8] = *b"NPTRACE\x01";
 /// The same of a whole system.
 pub const SYSTEM_MAGIC: [u8; 8] = *b"NPTRACE\x02";
+/// The same of a program whose misses say what they depend on.
+pub const DEPENDENCES_MAGIC: [u8; 8] = *b"NPTRACE\x03";
 /// Bytes of the file's header.
 pub const FILE_HEADER_BYTES: usize = 64;
 /// First four bytes of a frame.
@@ -40,6 +42,8 @@ pub struct FileHeader {
     pub parent_pid: u32,
     /// It is of a whole system rather than of a program.
     pub whole_system: bool,
+    /// Misses say which others they depend on; a whole system's don't.
+    pub dependences: bool,
 }
 
 impl FileHeader {
@@ -47,10 +51,10 @@ impl FileHeader {
     pub fn to_bytes(&self) -> [u8; FILE_HEADER_BYTES] {
         let mut bytes = [0; FILE_HEADER_BYTES];
         let mut out = Output::new(&mut bytes);
-        out.put(if self.whole_system {
-            &SYSTEM_MAGIC
-        } else {
-            &FILE_MAGIC
+        out.put(match (self.whole_system, self.dependences) {
+            (true, _) => &SYSTEM_MAGIC,
+            (_, true) => &DEPENDENCES_MAGIC,
+            _ => &FILE_MAGIC,
         });
         out.u32(self.pid);
         out.u32(self.page_bytes);
@@ -67,7 +71,8 @@ impl FileHeader {
         let mut input = Input { bytes };
         let magic = input.take(8)?;
         let whole_system = magic == SYSTEM_MAGIC;
-        if magic != FILE_MAGIC && !whole_system {
+        let dependences = magic == DEPENDENCES_MAGIC;
+        if magic != FILE_MAGIC && !whole_system && !dependences {
             return None;
         }
         let header = Self {
@@ -79,6 +84,7 @@ impl FileHeader {
             quantum: input.u32()?,
             parent_pid: input.u32()?,
             whole_system,
+            dependences,
         };
         input.take(24)?;
         let sane = header.page_bytes.is_power_of_two() && header.line_bytes.is_power_of_two();

@@ -130,6 +130,12 @@ pub enum Record {
         /// Begin or end.
         begin: bool,
     },
+    /// The address of the reference that comes next comes from data that a miss of the thread fetched: a
+    /// processor can't ask for the one before it has the other.
+    Depends {
+        /// Instructions since that miss.
+        on: u64,
+    },
     /// Another thread had the CPU meanwhile.
     Preempted {
         /// Virtual time without the CPU, in instructions.

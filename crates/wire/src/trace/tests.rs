@@ -42,13 +42,14 @@ impl Random {
                 address: self.word(),
                 waited_instructions: self.word(),
             },
-            3 => match self.below(4) {
+            3 => match self.below(5) {
                 0 => Record::Clock {
                     time_ns: self.word(),
                 },
                 1 => Record::Move {
                     cpu: self.word() as u32,
                 },
+                4 => Record::Depends { on: self.word() },
                 2 => Record::Mark {
                     begin: self.below(2) == 0,
                 },
@@ -283,6 +284,7 @@ fn headers_come_back_and_notice_a_flipped_bit() {
         quantum: 10_000,
         parent_pid: 7,
         whole_system: false,
+        dependences: false,
     };
     assert_eq!(FileHeader::from_bytes(&file.to_bytes()), Some(file));
     assert_eq!(FileHeader::from_bytes(&file.to_bytes()[..63]), None);

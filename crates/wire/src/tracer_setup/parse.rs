@@ -3,7 +3,7 @@
 use super::{Cache, FIRST_LINE, Moves, Positions, Setup, SetupError, Tlb};
 
 /// The settings of one to three numbers.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "page_bytes",
     "line_bytes",
     "l1_fetch",
@@ -16,6 +16,7 @@ const NAMES: [&str; 14] = [
     "quantum",
     "sample_period",
     "keep_hits",
+    "dependences",
     "from_mark",
     "serial",
 ];
@@ -147,6 +148,7 @@ impl<'a> Setup<'a> {
             quantum: number(settings.must("quantum")?)?,
             sample_period: settings.get("sample_period").map_or(Ok(0), number)?,
             keep_hits: settings.flag("keep_hits")?,
+            dependences: settings.flag("dependences")?,
             from_mark: settings.flag("from_mark")?,
             serial: settings.flag("serial")?,
         };

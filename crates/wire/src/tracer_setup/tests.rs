@@ -34,6 +34,7 @@ const FLASH: Setup<'static> = Setup {
     quantum: 10_000,
     sample_period: 100_003,
     keep_hits: true,
+    dependences: false,
     from_mark: false,
     serial: true,
 };
@@ -55,6 +56,7 @@ fn a_setup_comes_back_as_written() {
             ways: 12,
             reserved: 0,
         }),
+        dependences: true,
         ..FLASH
     };
     for setup in [FLASH, full] {

@@ -1,0 +1,44 @@
+//! A miss: what it queues for and when its line comes.
+
+use nearpage_online::OnlinePolicy;
+use nearpage_recording::AccessKind;
+use nearpage_recording::trace::{Miss, Served};
+
+use super::Replay;
+use crate::prefetching::Arrival;
+
+impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
+    /// Issues a miss of the thread to the memory of that node, and what its CPU's prefetcher requests then; how long
+    /// the line takes.
+    #[inline]
+    pub(super) fn fetch(&mut self, number: usize, miss: &Miss, from: u16) -> u64 {
+        let (figures, thread) = (self.figures, &mut self.threads[number]);
+        let (node, now) = (thread.node, thread.time);
+        let lines = u64::from(miss.served != Served::Upgrade);
+        let prefetcher = figures.prefetcher.as_ref();
+        let prefetcher = prefetcher.filter(|_| lines > 0 && miss.kind != AccessKind::Fetch);
+        let detour = match &mut self.modified {
+            Some(modified) => modified.detour(miss, node, from, figures),
+            None => 0,
+        };
+        let line = miss.offset >> figures.line_shift;
+        let ahead =
+            prefetcher.and_then(|prefetcher| thread.streams.access(miss.page.0, line, prefetcher));
+        let arrival = ahead.unwrap_or_else(|| {
+            let latency = self.queues.fetch(node, from, now, lines, figures);
+            Arrival::after(now, latency.saturating_add(detour))
+        });
+        thread.issue(arrival, from != node, miss.kind, figures);
+        if let Some(prefetcher) = prefetcher
+            && thread.has_room(figures)
+            && thread
+                .streams
+                .wants_line(prefetcher, figures.lines_per_page)
+        {
+            let latency = self.queues.fetch(node, from, now, 1, figures);
+            let arrival = Arrival::after(now, latency);
+            thread.streams.request(arrival, prefetcher);
+        }
+        arrival.latency
+    }
+}
