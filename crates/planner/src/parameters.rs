@@ -86,6 +86,8 @@ pub struct Parameters {
     /// `auto` decides for runs whose parallel part, from the second thread's begin to the last moment with several
     /// threads, is so many times as long as that of the recorded run: at least 1.
     pub longer: f64,
+    /// `auto` weighs the recorded input alone, not what its placements would come to with an input of another size.
+    pub same_input: bool,
 }
 
 impl Default for Parameters {
@@ -103,6 +105,7 @@ impl Default for Parameters {
             live: false,
             of_phase: false,
             longer: LONGER,
+            same_input: false,
         }
     }
 }
