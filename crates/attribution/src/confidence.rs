@@ -115,6 +115,10 @@ fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> b
 
 /// The place of a page, or of an instance by number.
 fn place(group: &ObjectGroup, at: u32, teams: &[Team]) -> Place {
+    place_by(&group.pattern, group, at, teams)
+}
+
+fn place_by(pattern: &Pattern, group: &ObjectGroup, at: u32, teams: &[Team]) -> Place {
     let page_bytes = group.affinity.page_bytes;
     let offset = u64::from(at) * page_bytes + page_bytes / 2;
     let member = |team: usize, number: u64| match teams.get(team).map(|team| &team.threads) {
@@ -123,7 +127,7 @@ fn place(group: &ObjectGroup, at: u32, teams: &[Team]) -> Place {
         }
         _ => Place::Unknown,
     };
-    match &group.pattern {
+    match pattern {
         Pattern::Unknown => Place::Unknown,
         Pattern::Private { thread } => Place::Near(*thread),
         Pattern::PrivateEach => {
@@ -164,6 +168,8 @@ fn place(group: &ObjectGroup, at: u32, teams: &[Team]) -> Place {
             let number = offset / (*block_bytes).max(1) % share.threads.len().max(1) as u64;
             Place::Near(share.threads[number as usize])
         }
+        // The coarser one is the same wherever a finer one is found.
+        Pattern::InTurn(patterns) => place_by(&patterns[1], group, at, teams),
         Pattern::Shared | Pattern::ReadShared => Place::Shared,
         Pattern::Segments(segments) => of_segment(segments, at),
         Pattern::Mixed => Place::ByPage,

@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 
-use nearpage_recording::ObjectId;
+use nearpage_recording::{ObjectId, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::{
     Cell, InstanceUse, ObjectGroup, Segment,
     cells::PhasedCells,
-    pattern::{Effort, SEGMENTS_MAX},
+    ownership::divergence,
+    pattern::{EVIDENCE_MIN, Effort, SEGMENTS_MAX},
     segments::segments,
 };
 
@@ -77,7 +78,34 @@ pub(crate) fn each_its_own(uses: &[InstanceUse]) -> bool {
         }
         *owners.entry(most.thread).or_insert(0) += 1;
     }
-    owners.len() > 1 && own >= OWN_SHARE * all
+    owners.len() > 1 && own >= OWN_SHARE * all || few_samples_agree(uses)
+}
+
+/// Of instances with too few samples each, does one sample's thread tell the others' threads?
+fn few_samples_agree(uses: &[InstanceUse]) -> bool {
+    let (mut all, mut agree) = (0.0, 0.0);
+    let mut by_thread: FxHashMap<ThreadIndex, f64> = FxHashMap::default();
+    for of_one in uses.chunk_by(|a, b| a.object == b.object) {
+        let sum: f64 = of_one.iter().map(|one| one.samples).sum();
+        if sum < 2.0 {
+            continue;
+        }
+        all += sum;
+        for one in of_one {
+            agree += one.samples * (one.samples - 1.0).max(0.0) / (sum - 1.0);
+            *by_thread.entry(one.thread).or_default() += one.samples;
+        }
+    }
+    if all <= 0.0 {
+        return false;
+    }
+    let chance: f64 = by_thread.values().map(|&sum| (sum / all).powi(2)).sum();
+    let explained = agree / all;
+    // The owner makes a share of the accesses, so that two of them agree as often as its square says.
+    by_thread.len() > 1
+        && explained >= OWN_SHARE.powi(2)
+        && explained > chance
+        && all * divergence(explained, chance) >= EVIDENCE_MIN
 }
 
 /// Runs of instances, in the order in which they were made, each mostly of one thread; none where they are not.

@@ -16,6 +16,10 @@ const PEAKS_RESAMPLE: usize = 3;
 /// accesses strays, have 0.3 of it. What is weaker is noise, which many pieces make slow to look into.
 const PEAK_MIN: f64 = 0.1;
 
+/// Pieces of a third of the size explain about as much where they are near a page, which two of them share then, but with
+/// less evidence against chance: skills that are as near are told apart by that.
+const SKILL_ALIAS: f64 = 0.1;
+
 /// The size of pieces that explains most, to the precision of the samples; the largest of several
 /// that explain as much.
 pub(crate) fn best_cyclic(
@@ -25,7 +29,8 @@ pub(crate) fn best_cyclic(
     effort: Effort,
 ) -> Option<f64> {
     let members = ownership.team() as f64;
-    let mut best: Option<(f64, f64)> = None;
+    // Block, skill, evidence.
+    let mut best: Option<[f64; 3]> = None;
     let peaks_max = match effort {
         Effort::Recording => PEAKS_MAX,
         Effort::Resample { repeats: true } => PEAKS_RESAMPLE,
@@ -40,16 +45,20 @@ pub(crate) fn best_cyclic(
             continue;
         }
         let (block, skill) = refine(ownership, coarse.max(page), page, SKILL_MIN / 2.0);
+        let evidence = ownership.fit(block).divergence();
         let better = match best {
             None => true,
-            Some((other, known)) if block > other => skill > known - SKILL_TIE,
-            Some((_, known)) => skill > known + SKILL_TIE,
+            Some([other, known, known_evidence]) => match block > other {
+                _ if (skill - known).abs() > SKILL_ALIAS => skill > known,
+                true => evidence > known_evidence - SKILL_TIE,
+                false => evidence > known_evidence + SKILL_TIE,
+            },
         };
         if better {
-            best = Some((block, skill));
+            best = Some([block, skill, evidence]);
         }
     }
-    best.map(|(block, _)| block)
+    best.map(|one| one[0])
 }
 
 /// Frequencies, in cycles per page, at which thread numbers go round most clearly.

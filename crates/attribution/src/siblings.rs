@@ -73,6 +73,7 @@ fn differ(patterns: &[Pattern]) -> bool {
                 | Pattern::PartialBlock { .. }
                 | Pattern::BlockCyclic { .. }
                 | Pattern::Tiles { .. }
+                | Pattern::InTurn(_)
                 | Pattern::Segments(_)
         )
     };
@@ -101,6 +102,9 @@ fn alike(one: &Pattern, other: &Pattern) -> bool {
             Pattern::BlockCyclic { block_bytes: a, .. },
             Pattern::BlockCyclic { block_bytes: b, .. },
         ) => close(*a, *b),
+        (Pattern::InTurn(a), Pattern::InTurn(b)) => {
+            a == b || alike(&a[0], &b[0]) && alike(&a[1], &b[1])
+        }
         (Pattern::Segments(a), Pattern::Segments(b)) => {
             let users = |segments: &[crate::Segment]| -> Vec<_> {
                 segments.iter().map(|segment| segment.user).collect()

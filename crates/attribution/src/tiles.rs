@@ -16,8 +16,9 @@ use crate::{
     segments::Segment,
 };
 
-/// Users of a share of the rows have at least this part of what its most active user has.
-const USER_MIN: f64 = 0.5;
+/// Users of a share of the rows have at least this part of what its most active user has: of a dozen samples each, chance
+/// makes three times as many of one as of another.
+const USER_MIN: f64 = 0.25;
 /// Blocks of shares differ by less than this where they are the same.
 const SAME_BLOCK: f64 = 0.02;
 

@@ -243,6 +243,7 @@ fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement
         | Pattern::ReadShared
         | Pattern::Segments(_)
         | Pattern::Tiles { .. }
+        | Pattern::InTurn(_)
         | Pattern::Mixed => None,
     }
 }

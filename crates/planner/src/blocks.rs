@@ -115,82 +115,129 @@ pub(crate) fn arrays(
     group: &ObjectGroup,
     segments: &[Segment],
 ) -> Option<Placement> {
-    let (name, threads) = context.teams().find(|(_, threads)| {
-        let users = segments.iter().map(|segment| segment.user);
-        let mut owners: Vec<ThreadIndex> = users.collect();
-        owners.dedup();
-        threads.len() > 1
-            && owners.len().is_multiple_of(threads.len())
-            && owners
-                .iter()
-                .zip(threads.iter().cycle())
-                .all(|(owner, thread)| owner == thread)
-    })?;
+    let samples: f64 = segments.iter().map(|one| one.samples).sum();
+    let by_users: f64 = segments.iter().map(|one| one.samples * one.share).sum();
+    let least = by_users / samples.max(f64::MIN_POSITIVE) - SHARES_SLACK;
+    let of_team = |(name, threads): (&str, &[ThreadIndex])| {
+        let parts = parts_of_team(group, segments, threads)?;
+        let parts = Parts::new(parts, group.size_bytes)?;
+        let team = name.to_owned();
+        let placement = Placement::Parts { parts, team };
+        let own = by_owner(context, group, &placement)?;
+        (own >= least).then_some((own, placement))
+    };
+    let found = context.teams().filter_map(of_team);
+    let best = found.reduce(|best, next| if next.0 > best.0 { next } else { best });
+    best.map(|(_, placement)| placement)
+}
+
+/// A whole round has this share of the team's threads: small arrays hide some of them.
+const WHOLE_ROUND: f64 = 0.75;
+
+/// The arrays that a team's threads go through in order; what too few samples tell between two of them is one, too.
+fn parts_of_team(
+    group: &ObjectGroup,
+    segments: &[Segment],
+    threads: &[ThreadIndex],
+) -> Option<Vec<Range<u64>>> {
+    let count = threads.len();
+    if count < 2 {
+        return None;
+    }
     let page = group.affinity.page_bytes;
-    let mut shares: Vec<(ThreadIndex, u64, u64)> = Vec::new();
-    for segment in segments {
+    let member = |user| threads.iter().position(|&thread| thread == user);
+    // Offsets of the pages of each member in turn.
+    let mut rounds: Vec<Vec<(usize, u64, u64)>> = Vec::new();
+    for segment in segments.iter().filter(|one| one.share >= 0.5) {
+        let number = member(segment.user)?;
         let [begin, end] = segment.part_bytes(&group.affinity);
-        match shares.last_mut() {
-            Some(last) if last.0 == segment.user => last.2 = end,
-            _ => shares.push((segment.user, begin, end)),
+        match rounds.last_mut().and_then(|round| round.last_mut()) {
+            Some(last) if last.0 == number => last.2 = end,
+            Some(last) if last.0 < number => {
+                rounds.last_mut()?.push((number, begin, end));
+            }
+            _ => rounds.push(vec![(number, begin, end)]),
         }
     }
-    // Between the last page of one and the first of the next.
-    let boundary = |at: usize| match (at.checked_sub(1), shares.get(at)) {
-        (Some(before), Some(next)) => shares[before].2.midpoint(next.1),
-        (Some(before), None) => shares[before].2,
-        (None, first) => first.map_or(0, |first| first.1),
+    let ends = |round: &[(usize, u64, u64)]| {
+        let is_whole = round.len() as f64 >= WHOLE_ROUND * count as f64;
+        is_whole.then(|| equal_shares(&boundaries(round, count), count))
+    };
+    let whole: Vec<(f64, f64)> = rounds.iter().filter_map(|round| ends(round)).collect();
+    if whole.is_empty() {
+        return None;
+    }
+    let begin_of = |segment: &Segment| segment.part_bytes(&group.affinity)[0];
+    let is_used = |from: u64, to: u64| {
+        let mut begins = segments.iter().map(begin_of);
+        begins.any(|begin| begin >= from && begin < to)
     };
     let mut parts: Vec<Range<u64>> = Vec::new();
-    for round in 0..shares.len() / threads.len() {
-        let of = |share: usize| boundary(round * threads.len() + share);
-        let (start, end) = equal_shares(&(0..=threads.len()).map(of).collect::<Vec<_>>());
+    for (start, end) in whole {
         let mut start = start.max(0.0).round() as u64;
-        let near_bytes = (end as u64).saturating_sub(start) / 16;
+        let end = end.max(0.0).round() as u64;
+        let near_bytes = end.saturating_sub(start) / 16;
         if let Some(before) = parts.last_mut() {
-            // Neighbours meet half-way, unless there is an unused part between them.
+            // Neighbours meet half-way, unless there is an unused part or a small array between them.
             if start < before.end || start - before.end <= near_bytes {
                 before.end = before.end.midpoint(start);
                 start = before.end;
+            } else if is_used(before.end, start) {
+                let between = before.end..start;
+                parts.push(between);
             }
         } else if start <= 2 * page {
             start = 0;
+        } else if is_used(0, start.saturating_sub(near_bytes)) {
+            parts.push(0..start);
         }
-        parts.push(start..end.max(0.0).round() as u64);
+        parts.push(start..end);
     }
-    if let Some(last) = parts
-        .last_mut()
-        .filter(|last| last.end.abs_diff(group.size_bytes) <= (group.size_bytes / 32).max(2 * page))
-    {
-        last.end = group.size_bytes;
+    let last = parts.last_mut()?;
+    let (end, size) = (last.end, group.size_bytes);
+    if end.abs_diff(size) <= (size / 32).max(2 * page) {
+        last.end = size;
+    } else if end < size && is_used(end, size) {
+        parts.push(end..size);
     }
-    let parts = Parts::new(parts, group.size_bytes)?;
-    let team = name.to_owned();
-    let placement = Placement::Parts { parts, team };
-    let samples: f64 = segments.iter().map(|one| one.samples).sum();
-    let by_users: f64 = segments.iter().map(|one| one.samples * one.share).sum();
-    let own = by_owner(context, group, &placement)?;
-    (own >= by_users / samples.max(f64::MIN_POSITIVE) - SHARES_SLACK).then_some(placement)
+    Some(parts)
+}
+
+/// Where the shares of a round begin and end, by number, as far as its members tell: half-way between two that are
+/// neighbours.
+fn boundaries(round: &[(usize, u64, u64)], count: usize) -> Vec<(usize, u64)> {
+    let mut known: Vec<(usize, u64)> = Vec::new();
+    let (first, last) = (round[0], round[round.len() - 1]);
+    if first.0 == 0 {
+        known.push((0, first.1));
+    }
+    for pair in round.windows(2).filter(|pair| pair[0].0 + 1 == pair[1].0) {
+        known.push((pair[1].0, pair[0].2.midpoint(pair[1].1)));
+    }
+    if last.0 + 1 == count {
+        known.push((count, last.2));
+    }
+    known
 }
 
 /// Accesses that equal shares may explain less than segments, each of which begins where its samples suit it.
 const SHARES_SLACK: f64 = 0.03;
 
-/// First and last of the boundaries at equal distances that are nearest to some (least squares).
-fn equal_shares(boundaries: &[u64]) -> (f64, f64) {
-    let count = boundaries.len() as f64;
-    let middle = (count - 1.0) / 2.0;
-    let (mut sum, mut slope, mut squares) = (0.0, 0.0, 0.0);
-    for (number, &boundary) in boundaries.iter().enumerate() {
-        let boundary = boundary as f64;
+/// First and last of the boundaries at equal distances that are nearest to some, which have numbers up to `count` (least
+/// squares).
+fn equal_shares(boundaries: &[(usize, u64)], count: usize) -> (f64, f64) {
+    let known = (boundaries.len() as f64).max(1.0);
+    let middle: f64 = boundaries.iter().map(|one| one.0 as f64).sum::<f64>() / known;
+    let mean: f64 = boundaries.iter().map(|one| one.1 as f64).sum::<f64>() / known;
+    let (mut slope, mut squares) = (0.0, 0.0);
+    for &(number, boundary) in boundaries {
         let aside = number as f64 - middle;
-        sum += boundary;
-        slope += aside * boundary;
+        slope += aside * boundary as f64;
         squares += aside * aside;
     }
-    let mean = sum / count.max(1.0);
-    let half = middle * slope / squares.max(f64::MIN_POSITIVE);
-    (mean - half, mean + half)
+    let each = slope / squares.max(f64::MIN_POSITIVE);
+    let at = |number: f64| mean + each * (number - middle);
+    (at(0.0), at(count as f64))
 }
 
 /// Tiles of a team: where its threads have them in order, as many in each share of the rows, and shares are about equal.

@@ -11,6 +11,7 @@
 //! | each instance one thread's | `thread k`, for runs of instances (`instances`) |
 //! | tiles | `tiles`; of threads that are no team, page runs: columns of each share of the rows |
 //! | segments | page runs: each segment near its users; `block` over several arrays, where they are a team's in order |
+//! | two in turn | the one of the two whose owners make more of the accesses |
 //! | mixed | page runs by Eq. 2 |
 //! | unknown | left to first touch |
 //!
@@ -25,7 +26,7 @@
 //! *nodes*: its 20 MiB for `cvar` are the 5 MiB of four threads in a row. Here blocks are dealt to
 //! threads, and neighbours on one node make the 20 MiB.
 
-use nearpage_attribution::{ObjectGroup, Pattern};
+use nearpage_attribution::{ObjectGroup, Pattern, find_segments};
 use nearpage_machine::several;
 use nearpage_plan::{Owner, Placement};
 
@@ -49,7 +50,29 @@ pub(crate) fn place(
     if has_owners && by_toucher.is_some_and(|share| share >= parameters.first_touch_local_min) {
         return None;
     }
-    match group.pattern {
+    by_pattern(context, group, &group.pattern, parameters)
+}
+
+/// Where a pattern puts an object's pages.
+fn by_pattern(
+    context: &Context,
+    group: &ObjectGroup,
+    pattern: &Pattern,
+    parameters: &Parameters,
+) -> Option<(Placement, String)> {
+    match *pattern {
+        Pattern::InTurn(ref patterns) => {
+            let of = |one| by_pattern(context, group, one, parameters);
+            let found = patterns.iter().filter_map(of);
+            let owned = |one: &(Placement, String)| by_owner(context, group, &one.0).unwrap_or(0.0);
+            let (placement, rule) = found.max_by(|a, b| owned(a).total_cmp(&owned(b)))?;
+            Some((
+                placement,
+                format!(
+                    "used in two ways in turn, of which the one with more of the accesses counts: {rule}"
+                ),
+            ))
+        }
         // What is known of each instance has been used before.
         Pattern::Unknown | Pattern::PrivateEach | Pattern::PrivateRuns(_) => None,
         Pattern::Private { thread } => {
@@ -75,22 +98,7 @@ pub(crate) fn place(
             team,
             block_bytes,
             period_bytes,
-        } => {
-            let whole = whole_pages(block_bytes, group.size_bytes, context.page_bytes);
-            let placement = cyclic(context, group, team, block_bytes)?;
-            let rounded = if whole == block_bytes {
-                String::new()
-            } else {
-                format!(", {} in whole pages", nearpage_plan::print_size(whole))
-            };
-            let rule = format!(
-                "blocks of {}{rounded} go round {} every {}",
-                nearpage_plan::print_size(block_bytes),
-                context.team_words(team),
-                nearpage_plan::print_size(period_bytes),
-            );
-            Some(with_own_share(context, group, placement, rule))
-        }
+        } => in_rounds(context, group, team, [block_bytes, period_bytes]),
         Pattern::PartialBlock { .. } | Pattern::Tiles { .. } | Pattern::Segments(_) => {
             parts(context, group, parameters)
         }
@@ -103,6 +111,11 @@ pub(crate) fn place(
             "all its threads read all of it".to_owned(),
         )),
         Pattern::Mixed => {
+            // Arrays of a large team are more segments than a pattern has.
+            if let Some(placement) = arrays(context, group, &find_segments(&group.affinity)) {
+                let rule = "contiguous parts, one after the other of a team's threads".to_owned();
+                return Some(with_own_share(context, group, placement, rule));
+            }
             let (placement, found) =
                 affinity::place(context, group, Equation::HopSensitive, parameters)?;
             Some((
@@ -111,6 +124,29 @@ pub(crate) fn place(
             ))
         }
     }
+}
+
+/// Pieces that go round a team: bytes of one, and of a round.
+fn in_rounds(
+    context: &Context,
+    group: &ObjectGroup,
+    team: usize,
+    [block_bytes, period_bytes]: [u64; 2],
+) -> Option<(Placement, String)> {
+    let whole = whole_pages(block_bytes, group.size_bytes, context.page_bytes);
+    let placement = cyclic(context, group, team, block_bytes)?;
+    let rounded = if whole == block_bytes {
+        String::new()
+    } else {
+        format!(", {} in whole pages", nearpage_plan::print_size(whole))
+    };
+    let rule = format!(
+        "blocks of {}{rounded} go round {} every {}",
+        nearpage_plan::print_size(block_bytes),
+        context.team_words(team),
+        nearpage_plan::print_size(period_bytes),
+    );
+    Some(with_own_share(context, group, placement, rule))
 }
 
 /// The same of patterns whose parts are runs of pages.

@@ -90,6 +90,8 @@ pub struct Parameters {
     pub longer: f64,
     /// How far the model's predictions were from what came of them.
     pub errors: ModelErrors,
+    /// `auto` weighs the recorded input alone, not what its placements would come to with an input of another size.
+    pub same_input: bool,
 }
 
 impl Default for Parameters {
@@ -108,6 +110,7 @@ impl Default for Parameters {
             of_phase: false,
             longer: LONGER,
             errors: ModelErrors::default(),
+            same_input: false,
         }
     }
 }

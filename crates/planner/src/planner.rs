@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use nearpage_attribution::{Attribution, Confidence, Names, Sampling};
 use nearpage_machine::{Assumed, Machine, NodeId, ThreadPlacement};
-use nearpage_plan::{Plan, Predicted, Program, Team};
+use nearpage_plan::{Decision, Placement, Plan, Predicted, Program, Team};
 use nearpage_recording::Recording;
 
 use crate::analysis::Analysis;
@@ -214,8 +214,12 @@ impl<'a> Planner<'a> {
     ) -> Result<Option<DecidedPlan>, Error> {
         let plan = plan_within(limit_ns, policy, input, parameters, replays.as_deref_mut())?;
         let Some(plan) = plan else { return Ok(None) };
-        let (plan, tested, withdrawn) = self.sure(plan, policy, input, parameters);
         let is_replayed = replays.is_some();
+        let of_size = match policy {
+            Policy::Auto if !is_replayed => note_of_size(&plan, input, parameters),
+            _ => None,
+        };
+        let (plan, tested, withdrawn) = self.sure(plan, policy, input, parameters);
         let mut decided = self.predicted(plan, input, parameters, replays)?;
         for object in &mut decided.prediction.objects {
             let known = tested.get(object.group).copied().flatten();
@@ -228,6 +232,7 @@ impl<'a> Planner<'a> {
             sampling.and_then(|sampling| sampling.remedy(&known, "be sure of their places"));
         decided.notes.extend(withdrawn);
         decided.notes.extend(remedy);
+        decided.notes.extend(of_size);
         let program = &input.program.executable;
         if parameters.phases && is_stripped(self.recording, &input.program) {
             decided.notes.push(format!(
@@ -423,6 +428,43 @@ fn plan_within(
         _ => Ok(Some(decide(policy, input, parameters))),
     }
 }
+
+/// What `auto` decides about otherwise for the sake of inputs of another size.
+fn note_of_size(plan: &Plan, input: &Input, parameters: &Parameters) -> Option<String> {
+    if parameters.same_input {
+        return None;
+    }
+    let parameters = Parameters {
+        same_input: true,
+        ..*parameters
+    };
+    let recorded = decide(Policy::Auto, input, &parameters);
+    let is_known = |one: &Decision| {
+        let mut decisions = plan.decisions.iter();
+        decisions.any(|other| other.subject == one.subject && other.placement == one.placement)
+    };
+    let others = recorded.decisions.iter();
+    let others = others.filter(|one| !is_known(one) && one.placement != Placement::FirstTouch);
+    let mut words: Vec<String> = others
+        .map(|one| format!("{} ({})", one.name, one.placement))
+        .collect();
+    words.dedup();
+    let more = words.len().saturating_sub(NAMED_MAX);
+    words.truncate(NAMED_MAX);
+    if more > 0 {
+        words.push(format!("{more} more"));
+    }
+    (!words.is_empty()).then(|| {
+        format!(
+            "another size of input may change what these placements do, so that others are planned: {}; --same-input \
+             weighs the recorded input alone",
+            words.join(", ")
+        )
+    })
+}
+
+/// Objects that a note names.
+const NAMED_MAX: usize = 4;
 
 /// Sets what decisions are expected to do to what is predicted of their objects, so that the plan's file says what
 /// every command prints.

@@ -163,6 +163,9 @@ struct PatternForm {
     part_bytes: Option<[u64; 2]>,
     /// Contiguous parts, where that is the pattern.
     segments: Vec<SegmentForm>,
+    /// Of a pattern `in-turn`, the two that alternate.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    in_turn: Vec<PatternForm>,
 }
 
 /// A contiguous part of an object with the same users.
@@ -197,6 +200,8 @@ enum PatternKind {
     Tiles,
     /// Contiguous parts, each mostly of one thread, in no order that a rule says.
     Segments,
+    /// Two patterns in turn: rows by one phase, columns by another; all of it by one thread, then a share by each.
+    InTurn,
     /// Parts belong to threads by no rule.
     Mixed,
     /// Too few accesses to tell.
@@ -413,6 +418,14 @@ fn call<'a>(tables: &'a Tables, frame: &'a Frame) -> Call<'a> {
 }
 
 fn pattern(group: &ObjectGroup, confidence: Option<Confidence>) -> PatternForm {
+    pattern_form(&group.pattern, group, confidence)
+}
+
+fn pattern_form(
+    pattern: &Pattern,
+    group: &ObjectGroup,
+    confidence: Option<Confidence>,
+) -> PatternForm {
     let form = |kind| PatternForm {
         kind,
         samples: group.sample_count(),
@@ -421,8 +434,9 @@ fn pattern(group: &ObjectGroup, confidence: Option<Confidence>) -> PatternForm {
         period_bytes: None,
         part_bytes: None,
         segments: Vec::new(),
+        in_turn: Vec::new(),
     };
-    match &group.pattern {
+    match pattern {
         Pattern::Private { .. } | Pattern::PrivateEach => form(PatternKind::Private),
         Pattern::PrivateRuns(_) => form(PatternKind::PrivateRuns),
         Pattern::Block { block_bytes, .. } => PatternForm {
@@ -463,6 +477,13 @@ fn pattern(group: &ObjectGroup, confidence: Option<Confidence>) -> PatternForm {
                 })
                 .collect(),
             ..form(PatternKind::Segments)
+        },
+        Pattern::InTurn(patterns) => PatternForm {
+            in_turn: patterns
+                .iter()
+                .map(|pattern| pattern_form(pattern, group, confidence))
+                .collect(),
+            ..form(PatternKind::InTurn)
         },
         Pattern::Mixed => form(PatternKind::Mixed),
         Pattern::Unknown => form(PatternKind::Unknown),

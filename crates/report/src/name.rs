@@ -29,8 +29,8 @@ pub fn pattern_words(
         Pattern::Unknown => "too few accesses to tell".to_owned(),
         Pattern::Private { thread } => {
             match threads.get(thread.0 as usize).map(|thread| thread.order) {
-                Some(0) => "one thread only, the main thread".to_owned(),
-                _ => "one thread only".to_owned(),
+                Some(0) => "one thread, the main thread".to_owned(),
+                _ => "one thread".to_owned(),
             }
         }
         Pattern::PrivateEach => "each object its own thread".to_owned(),
@@ -85,6 +85,12 @@ pub fn pattern_words(
                 "{} contiguous parts, each mostly one thread's",
                 segments.len()
             )
+        }
+        Pattern::InTurn(patterns) => {
+            let [one, other] = patterns
+                .each_ref()
+                .map(|pattern| pattern_words(pattern, teams, threads));
+            format!("in turn {one}, and {other}")
         }
         Pattern::Shared => "all threads everywhere".to_owned(),
         Pattern::ReadShared => "all threads everywhere, read-only".to_owned(),

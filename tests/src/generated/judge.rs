@@ -8,7 +8,7 @@ use nearpage_attribution::{Attribution, ObjectGroup, ObjectName, Operations};
 use nearpage_machine::{Machine, NodeId, ThreadPlacement};
 use nearpage_plan::Plan;
 use nearpage_planner::{Analysis, thread_nodes};
-use nearpage_recording::Recording;
+use nearpage_recording::{ObjectId, Recording};
 
 use super::placed::Placed;
 use super::program::{LINE_BYTES, Object, Program, UNIT_LINES};
@@ -45,8 +45,8 @@ pub struct JudgedObject {
     pub cost_share: f64,
     /// What is decided about it.
     pub decision: String,
-    /// The node of each page; none: left to first touch.
-    pub homes: Vec<Option<NodeId>>,
+    /// The node that each page ends on, by the plan or by first touch.
+    pub homes: Vec<NodeId>,
     /// Share of lines on their thread's node: under the plan, at best, under first touch.
     pub local: [f64; 3],
 }
@@ -69,13 +69,13 @@ impl JudgedObject {
         }
     }
 
-    /// Is the same decided about both? Pages that are interleaved go by their addresses, which differ.
+    /// Do its pages end on the same nodes under both decisions? To leave an object alone is the same as a block for each
+    /// thread where each thread fills its own. Pages that are interleaved go by their addresses, which differ.
     pub fn is_decided_as(&self, other: &Self) -> bool {
         let pairs = || self.homes.iter().zip(&other.homes);
         let same = pairs().filter(|(one, other)| one == other).count();
-        self.decided() == other.decided()
-            && (self.decided() == "interleave"
-                || same as f64 >= SAME_HOMES * self.homes.len() as f64)
+        self.decided() == "interleave" && other.decided() == "interleave"
+            || same as f64 >= SAME_HOMES * self.homes.len() as f64
     }
 }
 
@@ -90,6 +90,10 @@ pub struct Judgement {
     pub objects: Vec<JudgedObject>,
     /// Share of lines on their thread's node: under the plan, at best, under first touch.
     pub local: [f64; 3],
+    /// What fetching all lines takes on an unloaded machine, object after object, each as long as its slowest thread takes:
+    /// under the plan, under first touch. Where one thread fetches most of an object and the others wait for it, more lines may
+    /// be remote and the program is quicker.
+    pub waits_ns: [f64; 2],
 }
 
 impl Judgement {
@@ -154,9 +158,20 @@ pub fn judge(program: &Program, run: &Run, plan: &Path, setting: Setting) -> io:
         attribution: &analysis.attribution,
         recording: &analysis.recording,
         nodes: sidecar.threads.iter().map(node_of).collect(),
+        latency_ns: latencies(&machine)?,
         sidecar: &sidecar,
     };
     Ok(judge.all(program, &truth, setting))
+}
+
+/// Unloaded latencies by the CPU's and the memory's node.
+fn latencies(machine: &Machine) -> io::Result<BTreeMap<[NodeId; 2], f64>> {
+    let timing = machine.timing().map_err(io::Error::other)?;
+    let numbered = || machine.nodes.iter().enumerate();
+    let pairs = numbered().flat_map(|one| numbered().map(move |other| [one, other]));
+    Ok(pairs
+        .map(|[(at, from), (of, to)]| ([from.id, to.id], timing.latency_ns[at][of]))
+        .collect())
 }
 
 struct Judge<'a> {
@@ -167,6 +182,7 @@ struct Judge<'a> {
     sidecar: &'a Sidecar,
     /// Of each thread of the team, and of the main thread.
     nodes: Vec<NodeId>,
+    latency_ns: BTreeMap<[NodeId; 2], f64>,
 }
 
 impl Judge<'_> {
@@ -179,12 +195,16 @@ impl Judge<'_> {
             .map(ObjectGroup::cost_ns)
             .sum();
         let confidences = self.attribution.pattern_confidence();
-        let mut sums = [0.0; 3];
+        let (mut sums, mut waits_ns) = ([0.0; 3], [0.0; 2]);
         let mut objects = Vec::new();
         for (object, truth) in program.objects.iter().zip(&truth.objects) {
             let lines = self.lines(object, truth, setting);
             for (sum, lines) in sums.iter_mut().zip(lines) {
                 *sum += lines;
+            }
+            let own_ns = self.waits_ns(object, truth, setting);
+            for (sum, own_ns) in waits_ns.iter_mut().zip(own_ns) {
+                *sum += own_ns;
             }
             let group = self.group(object);
             let confidence = group.and_then(|(position, _)| confidences[position]);
@@ -208,7 +228,11 @@ impl Judge<'_> {
                 decision: self.decision(object, truth, setting),
                 homes: self
                     .addresses(object, truth, setting)
-                    .map(|address| self.placed.node(address))
+                    .enumerate()
+                    .map(|(unit, address)| {
+                        let first = self.nodes[truth.initialiser(unit as u64)];
+                        self.placed.node(address).unwrap_or(first)
+                    })
                     .collect(),
                 local: lines.map(|lines| part(lines, fetched)),
             });
@@ -222,6 +246,7 @@ impl Judge<'_> {
                 .map(|predicted| [predicted.local_before, predicted.local_after]),
             objects,
             local: sums.map(|sum| part(sum, all)),
+            waits_ns,
         }
     }
 
@@ -280,21 +305,43 @@ impl Judge<'_> {
         [0, 1, 2].map(|at| owned[at] + even[at].min(even[1]))
     }
 
+    /// What the slowest thread takes to fetch its lines of an object: under the plan, under first touch.
+    fn waits_ns(&self, object: &Object, truth: &ObjectTruth, setting: Setting) -> [f64; 2] {
+        let mut by_thread = vec![[0.0; 2]; self.nodes.len()];
+        for (unit, address) in self.addresses(object, truth, setting).enumerate() {
+            let first = self.nodes[truth.initialiser(unit as u64)];
+            let homes = [self.placed.node(address).unwrap_or(first), first];
+            for (thread, unit) in truth.unit(unit as u64).iter().enumerate() {
+                for (sum, home) in by_thread[thread].iter_mut().zip(homes) {
+                    let each_ns = self.latency_ns.get(&[self.nodes[thread], home]);
+                    *sum += unit.fetched as f64 * each_ns.copied().unwrap_or(0.0);
+                }
+            }
+        }
+        let most = |at: usize| by_thread.iter().map(|sums| sums[at]).fold(0.0, f64::max);
+        [most(0), most(1)]
+    }
+
     /// The recorded objects that an object's pieces are among, and their position.
     fn group(&self, object: &Object) -> Option<(usize, &ObjectGroup)> {
         let pieces = self.sidecar.pieces.get(&object.name)?;
         let objects = &self.recording.tables.objects;
-        let own = |number: usize| {
-            let one = &objects[number];
+        // The last one that was there: `realloc` moves an array, and another object may have the place where it was.
+        let born = |id: &ObjectId| {
+            let one = &objects[id.0 as usize];
             let range = one.address..one.address + one.size_bytes;
-            pieces.iter().any(|address| range.contains(address))
+            let has = pieces.iter().any(|address| range.contains(address));
+            has.then_some(one.born_ns)
         };
         let groups = self.attribution.objects.iter().enumerate();
-        let mut with_samples = groups.filter(|(_, group)| {
-            group.samples.iter().any(|id| own(id.0 as usize))
-                && !matches!(group.name, ObjectName::Other(_))
+        let named = groups.filter(|(_, group)| !matches!(group.name, ObjectName::Other(_)));
+        let with_samples = named.filter_map(|(position, group)| {
+            let last = group.samples.iter().filter_map(born).max()?;
+            Some((last, position, group))
         });
-        with_samples.next()
+        // Of several, the first: the one with most of the cost.
+        let last = with_samples.reduce(|found, next| if next.0 > found.0 { next } else { found });
+        last.map(|(_, position, group)| (position, group))
     }
 
     /// How many pages of an object each decision is about.
@@ -344,6 +391,12 @@ fn is_right(object: &Object, expected: &[&str], setting: Setting, pattern: &str)
     let name = pattern.split([' ', '{', '(']).next().unwrap_or_default();
     if !expected.contains(&name) {
         return false;
+    }
+    if name == "InTurn" {
+        let parts = object.kind.in_turn();
+        return parts.iter().all(|part| {
+            pattern.contains(&format!("[{part} {{")) || pattern.contains(&format!(", {part} {{"))
+        });
     }
     let Setting { size, team, .. } = setting;
     let lines = object.lines_at(size, team);

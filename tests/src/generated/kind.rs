@@ -177,13 +177,32 @@ impl Kind {
             Self::Arena { .. } | Self::Private { .. } => &["PrivateEach", "PrivateRuns", "Private"],
             Self::Pool { .. } => &["Mixed", "Segments", "PrivateEach", "PrivateRuns"],
             Self::PrivateOne { .. } => &["Private"],
-            Self::Transposed { .. } => &["Mixed", "Shared", "ReadShared"],
+            Self::Transposed { .. } => &["InTurn", "Mixed", "Shared", "ReadShared"],
             Self::Stolen { .. } => &["Shared", "ReadShared"],
-            Self::MasterWorker => &["Block", "Mixed"],
+            Self::MasterWorker => &["InTurn", "Block", "Mixed"],
             Self::OneWriter { .. } => &["Shared"],
             Self::ReadShared => &["ReadShared"],
             // Samples of time see few of the stores to what has just been loaded.
             Self::Shared => &["Shared", "ReadShared"],
+        }
+    }
+
+    /// Are the weights of a team's shares drawn equal?
+    pub fn are_weights_equal(&self, team: u64) -> bool {
+        match self {
+            Self::Unequal { weights } => {
+                let used = &weights[..weights.len().min(team as usize)];
+                used.iter().all(|one| *one == used[0])
+            }
+            _ => false,
+        }
+    }
+
+    /// The patterns that are found in turn, where the kind has two.
+    pub fn in_turn(&self) -> [&'static str; 2] {
+        match self {
+            Self::MasterWorker => ["Private", "Block"],
+            _ => ["Block", "BlockCyclic"],
         }
     }
 
@@ -202,6 +221,7 @@ impl Kind {
             | Self::Padded { .. }
             | Self::Grown
             | Self::MasterWorker => Some(lines / team),
+            Self::Unequal { .. } if self.are_weights_equal(team) => Some(lines / team),
             Self::Extent { used, .. } => Some(used / team),
             Self::Cyclic { block } => Some(block),
             Self::Columns { row } => Some(row / team),

@@ -172,6 +172,9 @@ impl Program {
     /// one.
     pub fn patterns(&self, object: &Object) -> Vec<&'static str> {
         let mut names = object.kind.patterns().to_vec();
+        if object.kind.are_weights_equal(self.team) {
+            names = vec!["Block", "Tiles"];
+        }
         let siblings = self.objects.iter().filter(|one| one.site == object.site);
         // What is used in different ways may be told as what it is together.
         let has_siblings = siblings.count() > 1;

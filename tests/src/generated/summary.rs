@@ -77,10 +77,20 @@ pub struct Summary {
     of_both: [Vec<f64>; 3],
     /// Programs that had been better left to first touch.
     worse_than_first_touch: u64,
+    /// Plans under which threads wait longer than under first touch, as recorded and at the other size.
+    slower_than_first_touch: [u64; 2],
 }
 
 /// A plan is worse than first touch that has so much of all lines less on their thread's node.
 const WORSE: f64 = 0.02;
+/// A plan is slower than first touch under which fetching all lines takes so much longer.
+const SLOWER: f64 = 0.01;
+
+/// Is a plan slower than first touch?
+fn is_slower(judgement: &Value) -> bool {
+    let [planned, touched] = [0, 1].map(|at| number(&judgement["waits_ns"][at]));
+    planned > (1.0 + SLOWER) * touched
+}
 
 /// Median and fifth percentile of scores.
 fn quantiles(scores: &[Vec<f64>; 3]) -> [[f64; 2]; 3] {
@@ -191,6 +201,13 @@ impl Summary {
             }
             let local = |at: usize| number(&own["local"][at]);
             summary.worse_than_first_touch += u64::from(local(0) < local(2) - WORSE);
+            for (count, run) in summary
+                .slower_than_first_touch
+                .iter_mut()
+                .zip(["own", "other"])
+            {
+                *count += u64::from(is_slower(&result[run]));
+            }
             let alike = |at: usize| result["decided_alike"][at].as_u64().unwrap_or(0);
             summary.decided_alike.0 += alike(0);
             summary.decided_alike.1 += alike(1);
@@ -263,6 +280,7 @@ impl Summary {
             "programs": self.all.count,
             "accesses_median": quantile(&self.accesses, 0.5),
             "worse_than_first_touch": self.worse_than_first_touch,
+            "slower_than_first_touch": self.slower_than_first_touch,
             "figures": figures,
             "kinds": groups(&self.kinds),
             "styles": groups(&self.styles),
@@ -277,10 +295,13 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} programs, {:.0} accesses recorded of each (median); {} plans are worse than first touch\n",
+            "{} programs, {:.0} accesses recorded of each (median); of plans, {} have fewer local lines than first touch, and \
+             {} are slower as recorded, {} at the other size\n",
             self.all.count,
             quantile(&self.accesses, 0.5),
-            self.worse_than_first_touch
+            self.worse_than_first_touch,
+            self.slower_than_first_touch[0],
+            self.slower_than_first_touch[1],
         )?;
         writeln!(f, "{:26} {:>8} {:>6}", "", "measured", "aim")?;
         for ((name, aim), figure) in AIMS.iter().zip(self.figures()) {

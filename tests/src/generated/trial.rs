@@ -185,6 +185,7 @@ fn judgement(judgement: &Judgement) -> Value {
     json!({
         "score": judgement.score(),
         "local": judgement.local,
+        "waits_ns": judgement.waits_ns,
         "objects": judgement.objects.iter().map(object).collect::<Vec<_>>(),
     })
 }

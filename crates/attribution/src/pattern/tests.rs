@@ -379,3 +379,123 @@ proptest! {
         prop_assert!(off <= PAGE, "{} instead of {}, off by {} at the end", block_bytes, block, off);
     }
 }
+
+/// Who accesses an offset of rows that threads share in one phase, and whose columns they share in another.
+fn rows_then_columns(threads: u64, row: u64, rows: u64) -> impl Fn(u64, &mut Random) -> u32 {
+    move |offset, random| {
+        let own = match random.below(2) {
+            0 => offset / row * threads / rows,
+            _ => offset % row * threads / row,
+        };
+        own as u32
+    }
+}
+
+#[test]
+fn rows_of_one_phase_and_columns_of_another_are_in_turn() {
+    let (row, rows) = (256 << 10, 64);
+    for threads in [2, 4, 6, 8, 16] {
+        let who = rows_then_columns(threads, row, rows);
+        let affinity = sample(row * rows, 600, &mut Random(21), who);
+        let found = find_pattern(&affinity, row * rows, &team(threads as u32));
+        let Pattern::InTurn(patterns) = &found else {
+            panic!("{threads} threads: {found:?}");
+        };
+        let [
+            Pattern::Block { .. },
+            Pattern::BlockCyclic { block_bytes, .. },
+        ] = **patterns
+        else {
+            panic!("{threads} threads: {found:?}");
+        };
+        assert!(block_bytes.abs_diff(row / threads) < PAGE, "{found:?}");
+    }
+}
+
+/// The first thread fills an array, then each thread reads its share: a third to two thirds of the samples are its own.
+#[test]
+fn a_master_that_fills_what_all_share_is_in_turn() {
+    let size = 16 * MIB;
+    for (threads, master) in [(2, 1), (4, 1), (4, 2), (8, 1)] {
+        let who = move |offset: u64, random: &mut Random| match random.below(3) < master {
+            true => 0,
+            false => (offset * threads / size) as u32,
+        };
+        let affinity = sample(size, 300, &mut Random(22), who);
+        let found = find_pattern(&affinity, size, &team(threads as u32));
+        let expected = [
+            Pattern::Private {
+                thread: ThreadIndex(0),
+            },
+            Pattern::Block {
+                team: 0,
+                block_bytes: size / threads,
+            },
+        ];
+        assert_eq!(
+            found,
+            Pattern::InTurn(Box::new(expected)),
+            "{threads} threads"
+        );
+    }
+}
+
+#[test]
+fn noise_beside_a_rule_is_no_second_pattern() {
+    let size = 16 * MIB;
+    let affinity = sample(size, 600, &mut Random(23), |offset, random| {
+        match random.below(3) {
+            0 => random.below(4) as u32,
+            _ => (offset / (4 * MIB)) as u32,
+        }
+    });
+    let found = find_pattern(&affinity, size, &team(4));
+    assert!(matches!(found, Pattern::Block { .. }), "{found:?}");
+}
+
+/// Two threads, of which one has four fifths: nearly the same threads are everywhere as where one fills it all.
+#[test]
+fn two_unequal_shares_are_segments() {
+    let size = 20 * MIB;
+    let affinity = sample(size, 234, &mut Random(24), |offset, _| {
+        u32::from(offset >= 16 * MIB)
+    });
+    let found = find_pattern(&affinity, size, &team(2));
+    assert!(matches!(found, Pattern::Segments(_)), "{found:?}");
+}
+
+#[test]
+fn strays_leave_an_object_to_its_thread() {
+    let affinity = sample(8 * MIB, 140, &mut Random(25), |_, random| {
+        match random.below(16) {
+            0 => 1 + random.below(3) as u32,
+            _ => 0,
+        }
+    });
+    let thread = ThreadIndex(0);
+    assert_eq!(
+        find_pattern(&affinity, 8 * MIB, &team(4)),
+        Pattern::Private { thread }
+    );
+}
+
+/// A third of the block explains as much where its pieces meet in pages.
+#[test]
+fn blocks_of_a_few_pages_are_not_taken_for_a_third_of_them() {
+    let block = 4 * PAGE;
+    let affinity = sample(64 * MIB, 780, &mut Random(26), |offset, random| {
+        let own = (offset / block % 2) as u32;
+        match random.below(20) {
+            0 => 1 - own,
+            _ => own,
+        }
+    });
+    assert_eq!(
+        find_pattern(&affinity, 64 * MIB, &team(2)),
+        Pattern::BlockCyclic {
+            team: 0,
+            block_bytes: block,
+            period_bytes: 2 * block
+        }
+    );
+}

@@ -279,6 +279,7 @@ impl Pattern {
             Self::Shared => "shared",
             Self::ReadShared => "read-shared",
             Self::Segments(_) => "segments",
+            Self::InTurn(_) => "in turn",
             Self::Mixed => "mixed",
         }
     }

@@ -33,6 +33,12 @@ pub struct Deciding {
     /// decides for such a run
     #[arg(long = "runtime-scale", alias = "longer", value_name = "TIMES", default_value_t = nearpage_planner::LONGER, value_parser = longer)]
     pub longer: f64,
+    /// `auto` weighs the recorded input alone: for runs with that input, and no other size
+    ///
+    /// Otherwise a placement with a size (page runs, block-cyclic) is passed over where it would cost more with an input of
+    /// another size than it saves with the recorded one. `plan` says which.
+    #[arg(long)]
+    pub same_input: bool,
     /// Where threads are taken to run: none leaves each on the node where it was recorded [default: none where the machine
     /// has the recorded nodes, else compact]
     #[arg(long, value_enum)]
@@ -48,6 +54,7 @@ impl Deciding {
             live: self.live,
             longer: self.longer,
             errors: crate::history::errors(),
+            same_input: self.same_input,
             ..Parameters::default()
         }
     }
@@ -67,6 +74,7 @@ impl Default for Deciding {
             phases: false,
             live: false,
             longer: nearpage_planner::LONGER,
+            same_input: false,
             threads: None,
         }
     }

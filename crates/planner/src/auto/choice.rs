@@ -171,7 +171,7 @@ pub(super) fn choices(
         local_share: local_share(&[]),
         ..left()
     }];
-    let sample_ns = sample_ns(latency_ns, group);
+    let samples: f64 = cells(group).map(|cell| f64::from(cell.samples)).sum();
     let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
     let pages = by_page.count();
     let mut offer = |kind, decisions: Vec<Decision>| {
@@ -184,7 +184,8 @@ pub(super) fn choices(
                 .max();
             choices.push(Choice {
                 kind,
-                chance_ns: chosen.unwrap_or(0) as f64 * sample_ns,
+                chance_ns: chosen.unwrap_or(0) as f64
+                    * sample_ns(latency_ns, group, weight_of_chance(kind, group, samples)),
                 error_ns: sampling_error_ns(context, group, &decisions, latency_ns),
                 local_share: local_share(&decisions),
                 decisions,
@@ -193,9 +194,14 @@ pub(super) fn choices(
         }
     };
     let by = |policy| decide_group(policy, context, group, subject, parameters);
-    let samples: f64 = cells(group).map(|cell| f64::from(cell.samples)).sum();
-    if group.pattern != Pattern::Mixed || samples >= parameters.page_samples_min * pages as f64 {
-        offer(Kind::Pattern, by(Policy::Object));
+    let by_object = by(Policy::Object);
+    // Pages of no pattern are told one by one.
+    let is_by_rule = |one: &Decision| matches!(one.placement, Placement::Parts { .. });
+    if group.pattern != Pattern::Mixed
+        || samples >= parameters.page_samples_min * pages as f64
+        || by_object.iter().all(is_by_rule)
+    {
+        offer(Kind::Pattern, by_object);
     }
     let together = matches!(
         instances::of(context, group, parameters),
@@ -395,11 +401,23 @@ fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     (nodes.len() > 1).then_some(Placement::Interleave { nodes })
 }
 
-/// What placing the accesses of one sample well can save of the program's time, were they on the
+/// What the accesses of one sample weigh that a choice owes to chance. Patterns are told from samples, whatever they
+/// weigh: on the average as much as all. Pages are chosen by their accesses, of which a few heavy samples make most.
+fn weight_of_chance(kind: Kind, group: &ObjectGroup, samples: f64) -> f64 {
+    let by_accesses = group.affinity.sample_weight.max(1.0);
+    match kind {
+        Kind::Pattern if group.pattern != Pattern::Mixed && samples > 0.0 => {
+            let accesses: f64 = cells(group).map(Cell::accesses).sum();
+            (accesses / samples).clamp(1.0, by_accesses)
+        }
+        _ => by_accesses,
+    }
+}
+
+/// What placing the accesses of one sample of a weight well can save of the program's time, were they on the
 /// farthest node.
-fn sample_ns(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> f64 {
+fn sample_ns(latency_ns: &[Vec<f64>], group: &ObjectGroup, weight: f64) -> f64 {
     let threads = group.threads.len().max(1) as f64;
-    let weight = group.affinity.sample_weight.max(1.0);
     weight * super::model::misses_an_access(latency_ns, group) * range_ns(latency_ns) / threads
 }
 

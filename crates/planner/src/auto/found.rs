@@ -86,18 +86,19 @@ impl Found {
         }
         let at_once = choices.len();
         let mut choices = with_later(choices, group, starts(parameters, of_samples));
-        note_slower(
-            context,
-            &[group],
-            &mut choices,
-            latency_ns,
-            parameters.longer,
-        );
+        let resized = match parameters.same_input {
+            true => (0..choices.len()).collect(),
+            false => {
+                let longer = parameters.longer;
+                note_slower(context, &[group], &mut choices, latency_ns, longer);
+                with_resized(context, group, &mut choices)
+            }
+        };
         Self::Object(Object {
             groups: vec![position],
             samples: samples(group),
             at_once,
-            resized: with_resized(context, group, &mut choices),
+            resized,
             choices,
             apart,
             is_of_heap,
@@ -201,13 +202,10 @@ pub(super) fn the_rest(
         Some(group) => with_later(choices, group, starts(parameters, of_samples)),
         None => choices,
     };
-    note_slower(
-        context,
-        &groups,
-        &mut choices,
-        latency_ns,
-        parameters.longer,
-    );
+    if !parameters.same_input {
+        let longer = parameters.longer;
+        note_slower(context, &groups, &mut choices, latency_ns, longer);
+    }
     Some(Object {
         samples: groups.iter().map(|group| samples(group)).sum(),
         at_once,

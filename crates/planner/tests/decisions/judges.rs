@@ -141,7 +141,11 @@ fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
         let recording = master_initialised(8, pattern, &cells);
         let wanted = recording.decide(Policy::Object, &opteron());
         let wanted = only(&wanted).placement.clone();
-        let planned = |cost_resized| {
+        let planned = |cost_resized, same_input| {
+            let parameters = Parameters {
+                same_input,
+                ..Parameters::default()
+            };
             let mut judge = Foresees {
                 saved: 0.06,
                 cost_resized,
@@ -149,12 +153,13 @@ fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
                 slower: 0.0,
             };
             recording.with(&opteron(), |input| {
-                let Ok(chosen) = choose(input, &Parameters::default(), &mut judge);
+                let Ok(chosen) = choose(input, &parameters, &mut judge);
                 chosen.plan.decisions.len()
             })
         };
-        assert_eq!(planned(-0.01), 1, "{wanted}");
-        assert_eq!(planned(0.01), 0, "{wanted}");
+        assert_eq!(planned(-0.01, false), 1, "{wanted}");
+        assert_eq!(planned(0.01, false), 0, "{wanted}");
+        assert_eq!(planned(0.01, true), 1, "{wanted}");
     }
 }
 

@@ -67,3 +67,53 @@ fn shares_of_parts_and_tiles_are_rules() {
         );
     }
 }
+
+/// Eight threads have a share of each of three arrays in one allocation. Of the small one in the middle there are too few
+/// samples to tell its shares from each other.
+#[test]
+fn a_small_array_between_two_others_is_in_shares_too() {
+    let segment = |first_page: u32, pages: u32, user: u32, share: f64| Segment {
+        first_page,
+        last_page: first_page + pages - 1,
+        user: ThreadIndex(user),
+        share,
+        samples: 8.0 * f64::from(pages),
+    };
+    let large = |from: u32| (0..8).map(move |number| segment(from + 4 * number, 4, number, 1.0));
+    let small = [segment(32, 4, 1, 0.25), segment(36, 4, 4, 0.25)];
+    let segments: Vec<Segment> = large(0).chain(small).chain(large(40)).collect();
+    let owner = |page: u32| match page {
+        32..40 => page - 32,
+        40.. => (page - 40) / 4,
+        _ => page / 4,
+    };
+    let cells: Vec<_> = (0..72).map(|page| (page, owner(page), 8.0)).collect();
+    let mut recording = Recording::new(8);
+    recording.object("build", 72, Pattern::Segments(segments), &cells);
+    let plan = recording.decide(Policy::Object, &opteron());
+    let decision = only(&plan);
+    let expected = "block:0-128K,128K-160K,160K-288K/288K";
+    assert_eq!(decision.placement.to_string(), expected);
+    assert_eq!(decision.effect.local_after, 1.0);
+}
+
+/// Of two patterns in turn the one counts whose owners make more of the accesses.
+#[test]
+fn two_patterns_in_turn_are_placed_by_the_one_with_more_accesses() {
+    let cyclic = Pattern::BlockCyclic {
+        team: 0,
+        block_bytes: PAGE,
+        period_bytes: 8 * PAGE,
+    };
+    let arrays = "block:0-32K,32K-64K,64K-96K,96K-128K/128K";
+    for (of_block, expected) in [(20.0, "block"), (2.0, arrays)] {
+        let cells: Vec<_> = (0..32)
+            .flat_map(|page| [(page, page / 4, of_block), (page, page % 8, 10.0)])
+            .collect();
+        let mut recording = Recording::new(8);
+        let pattern = Pattern::InTurn(Box::new([block(), cyclic.clone()]));
+        recording.object("build", 32, pattern, &cells);
+        let plan = recording.decide(Policy::Object, &opteron());
+        assert_eq!(only(&plan).placement.to_string(), expected);
+    }
+}
