@@ -3,7 +3,7 @@
 use nearpage_tests::{Case, Finished, nearpage_path, workload};
 
 /// Commands with tables, in a folder with two recordings and a trace of `cg`.
-const TABLES: [&[&str]; 16] = [
+const TABLES: [&[&str]; 15] = [
     &["report", "one"],
     &["report", "one", "--by", "thread"],
     &["report", "one", "--by", "page", "--top", "5"],
@@ -11,15 +11,6 @@ const TABLES: [&[&str]; 16] = [
     &["report", "trace"],
     &["compare", "one", "two"],
     &["plan", "one", "--machine", "opteron-4", "-o", "p.toml"],
-    &[
-        "plan",
-        "one",
-        "two",
-        "--machine",
-        "opteron-4",
-        "-o",
-        "p.toml",
-    ],
     &["evaluate", "trace", "tenth", "--replay", "trace"],
     &[
         "simulate",
