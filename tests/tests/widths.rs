@@ -68,7 +68,9 @@ fn lines_fit_60_columns() {
     for words in TABLES {
         let finished = at(&case, "60", words);
         for line in finished.stdout.lines().chain(finished.stderr.lines()) {
-            if line.chars().count() > 60 {
+            // A path that is alone in its column has nowhere to break.
+            let column = line.trim().rsplit("  ").next().unwrap_or(line);
+            if line.chars().count() > 60 && column.contains(' ') {
                 wide.push(format!("{words:?}: {line}"));
             }
         }
