@@ -716,7 +716,7 @@ fn the_rest_is_placed_in_every_process_of_the_command() {
             .contains("left to first touch, as planned, in 2 processes"),
         "{left}"
     );
-    says(run(&["rest=node:9"]), 1, &["unmatched=node:9", "no node 9"]);
+    says(run(&["rest=node:9"]), 1, &["rest=node:9", "no node 9"]);
     says(run(&["rest=block"]), 2, &["unmatched memory can be"]);
     says(
         run(&["rest=interleave", "rest=node:0"]),
@@ -1183,18 +1183,20 @@ fn the_source_is_told_once_and_is_in_the_recording() {
         .lines()
         .filter(|line| line.starts_with("nearpage: source "))
         .collect();
-    let [told] = told.as_slice() else {
-        panic!("{auto}")
-    };
+    assert!(told.len() <= 1, "{auto}");
     let json = |name: &str| -> Value {
         let text = std::fs::read_to_string(case.path(name).join("recording.json")).unwrap();
         serde_json::from_str(&text).unwrap()
     };
     let source = json("auto")["source"].as_str().unwrap().to_owned();
-    assert!(
-        told.starts_with(&format!("nearpage: source {source}")),
-        "{auto}"
-    );
+    let of_source = |line: &str| line.starts_with(&format!("source {source}"));
+    let of_line = |line: &&str| of_source(line.trim_start_matches("nearpage: "));
+    assert!(told.iter().all(of_line), "{auto}");
+    // What needs doing is told; that the machine has no PMU is in the notes alone, and `doctor` explains it.
+    let recorded = json("auto");
+    let mut notes = recorded["notes"].as_array().unwrap().iter();
+    let note = notes.find_map(|note| note.as_str().filter(|note| of_source(note)));
+    let note = note.unwrap_or_else(|| panic!("{recorded:#}"));
     let clock = case
         .nearpage(["record", "--source", "clock", "-o", "clock", "--", "true"])
         .success();
@@ -1202,7 +1204,7 @@ fn the_source_is_told_once_and_is_in_the_recording() {
     assert_eq!(json("clock")["source"], "clock");
     // Asked for, hardware samples are had or refused with the reason that `auto` gave.
     let pmu = case.nearpage(["record", "--source", "pmu", "-o", "pmu", "--", "true"]);
-    match told.split_once("not pmu: ") {
+    match note.split_once("not pmu: ") {
         None => drop(pmu.success()),
         Some((_, why)) => {
             says(pmu, 1, &[why]);

@@ -22,7 +22,7 @@ use crate::subject::{decisions_about, subject};
 use crate::under::{Fate, under};
 
 /// What the model leaves out (the order of accesses, barriers, misses that overlap) was found to be
-/// worth so much of the time; see docs/reproduction.md. What a sampled gain owes to what it makes slower is in the
+/// worth so much of the time; see papers/reproduction.md. What a sampled gain owes to what it makes slower is in the
 /// error of its samples.
 const MARGINS: Margins = Margins {
     plan: 0.005,
