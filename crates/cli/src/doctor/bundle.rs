@@ -236,11 +236,10 @@ fn listed(files: &Files) -> String {
         );
     }
     if let Some(Some(system)) = files.get(SYSTEM) {
-        let _ = writeln!(
-            text,
-            "{SYSTEM}: {}",
-            printable(&String::from_utf8_lossy(system))
-        );
+        let _ = writeln!(text, "{SYSTEM}:");
+        for line in String::from_utf8_lossy(system).lines() {
+            let _ = writeln!(text, "  {}", printable(line));
+        }
     }
     text + "Samples in nearpage/perf.json are of a loop of nearpage's own; addresses in them are changed.\n"
 }
