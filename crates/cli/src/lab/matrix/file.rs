@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_file_is_named() {
         for (from, to, message) in [
-            ("cpus = 4", "cpu = 4", "line 11: unknown field `cpu`"),
+            ("cpus = 4", "cpu = 4", "line 10: unknown field `cpu`"),
             ("\"plan\"", "\"first touch\"", "two settings have the name"),
             ("\"plan\"", "\"../plan\"", "expected a name of"),
             (

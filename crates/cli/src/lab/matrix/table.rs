@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn the_text_names_what_is_missing() {
         let text = table().to_text();
-        assert!(text.contains("| 1.000–3.000 (2) |   -37.5 % |"), "{text}");
+        assert!(text.contains("| 1.000–3.000 (2) |  -37.5 % |"), "{text}");
         assert!(
             text.contains("Failed:\n\n- cg, a, plan, seed 3: exit status 1\n"),
             "{text}"
