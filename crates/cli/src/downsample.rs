@@ -1,7 +1,7 @@
 //! `nearpage downsample`: of a trace, what sampling hardware would have recorded.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nearpage_machine::CpuId;
@@ -39,15 +39,7 @@ pub struct DownsampleOutput {
 pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
     let thinning = thinning(&arguments)?;
     let recording = Recording::open(&arguments.recording)?;
-    let tracing = recording.metadata.tracing.as_ref();
-    let mut notes = Vec::new();
-    if thinning.needs_hits() && !tracing.is_some_and(|tracing| tracing.keep_hits()) {
-        notes.push(format!(
-            "{} kept no hits of its caches: references that the second level served are missing here; record with \
-             --keep-hits to have them",
-            arguments.recording.display()
-        ));
-    }
+    let notes = notes(&arguments.recording, &recording, &thinning);
     let described = match &arguments.setting {
         Some(name) => format!("{name}: {}", thinning.describe()),
         None => thinning.describe(),
@@ -73,13 +65,9 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
     metadata.notes.extend(notes.iter().cloned());
     let mut tables = recording.tables.clone();
     for (thread, index) in tables.threads.iter_mut().zip(0..) {
-        let of_thread = (ThreadIndex(index), CpuId(0))..=(ThreadIndex(index), CpuId(u32::MAX));
-        thread.cpus = by_cpu
-            .range(of_thread)
-            .map(|((_, cpu), accesses)| (*cpu, *accesses))
-            .collect();
-        let accesses = thread.cpus.iter().map(|(_, accesses)| accesses).sum();
         let computed_ns = computed_ns.get(index as usize).copied().unwrap_or(0.0);
+        thread.cpus = of_thread(&by_cpu, ThreadIndex(index));
+        let accesses = thread.cpus.iter().map(|(_, accesses)| accesses).sum();
         thread.counts = counts(accesses, computed_ns, each_ns);
     }
     metadata.counts = sum(tables.threads.iter().map(|thread| thread.counts));
@@ -113,13 +101,10 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
             notes,
         })?;
     } else if !arguments.quiet {
-        for note in &notes {
-            terminal::say(note);
-        }
+        notes.iter().for_each(|note| terminal::say(note));
+        let (all, output) = (recording.access_count(), arguments.output.display());
         terminal::say(&format!(
-            "{counted} of {} accesses kept ({described}) in {}",
-            recording.access_count(),
-            arguments.output.display()
+            "{counted} of {all} accesses kept ({described}) in {output}"
         ));
         terminal::next(&format!(
             "nearpage evaluate REFERENCE {}",
@@ -127,6 +112,30 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What has to be said of the trace for this.
+fn notes(folder: &Path, recording: &Recording, thinning: &Thinning) -> Vec<String> {
+    let tracing = recording.metadata.tracing.as_ref();
+    match thinning.needs_hits() && !tracing.is_some_and(|tracing| tracing.keep_hits()) {
+        true => vec![format!(
+            "{} kept no hits of its caches: references that the second level served are missing here; record with \
+             --keep-hits to have them",
+            folder.display()
+        )],
+        false => Vec::new(),
+    }
+}
+
+/// A thread's accesses by CPU.
+fn of_thread(
+    by_cpu: &BTreeMap<(ThreadIndex, CpuId), u64>,
+    thread: ThreadIndex,
+) -> Vec<(CpuId, u64)> {
+    by_cpu
+        .range((thread, CpuId(0))..=(thread, CpuId(u32::MAX)))
+        .map(|((_, cpu), accesses)| (*cpu, *accesses))
+        .collect()
 }
 
 /// How long each thread computes between its misses, by index, in nanoseconds; 0 where the trace was cut short.

@@ -106,13 +106,10 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
         )
     });
 
-    let verdict = match &comparison {
-        None if !can_place => NOWHERE_TO_PLACE.to_owned(),
-        None => NOTHING_TO_PLACE.to_owned(),
-        Some(comparison) => comparison.verdict(arguments.runs),
-    };
-    let loses = |comparison: &Comparison| comparison.loses(arguments.runs);
-    let loses = comparison.as_ref().is_some_and(loses);
+    let verdict = verdict(comparison.as_ref(), can_place, arguments.runs);
+    let loses = comparison
+        .as_ref()
+        .is_some_and(|it| it.loses(arguments.runs));
     if let (true, Some(kept)) = (loses, &kept) {
         Store::of_user()
             .context("the kept plan's folder went away")?
@@ -133,6 +130,15 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
     text.push_str(&ending(&verdict, &output, kept.is_some() && !loses));
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What came of it, in words.
+fn verdict(comparison: Option<&Comparison>, can_place: bool, runs: u32) -> String {
+    match comparison {
+        None if !can_place => NOWHERE_TO_PLACE.to_owned(),
+        None => NOTHING_TO_PLACE.to_owned(),
+        Some(comparison) => comparison.verdict(runs),
+    }
 }
 
 /// Keeps what was measured beside what was predicted of the costliest program on this machine, and says both.

@@ -93,6 +93,7 @@ impl Mix {
                     served: Served::Memory,
                     tlb_miss: false,
                     sampled: false,
+                    depends_on: 0,
                 });
             }
             let thread = ThreadIndex(number as u32);
