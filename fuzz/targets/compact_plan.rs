@@ -24,13 +24,13 @@ fuzz_target!(|data: &[u8]| {
     // SAFETY: any bytes of the words are bytes.
     let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 8) };
     let Ok(plan) = Plan::parse(bytes) else { return };
-    for index in 0..plan.modules.len().min(100) as u32 + 1 {
-        plan.module_name(index);
-    }
     let executable = Identity {
         build_id: &[1, 2, 3],
         name: b"cg",
     };
+    for index in 0..plan.modules.len().min(100) as u32 + 1 {
+        plan.module_is(index, executable);
+    }
     for rank in [None, Some(0), Some(3)] {
         let Some(section) = plan.section(executable, rank) else {
             continue;

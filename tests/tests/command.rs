@@ -1564,7 +1564,8 @@ fn every_policy_of_live_watches_where_there_is_nothing_to_move() {
         let finished = case.nearpage(arguments).success();
         assert_eq!(
             finished.stderr.contains("nothing to move, only to watch"),
-            one_node,
+            // Which moves nothing anywhere.
+            one_node && *name != "watch",
             "{finished}"
         );
     }

@@ -47,5 +47,6 @@ pages! {
     other_tools: "docs/guide/other-tools.md",
     plan: "docs/guide/plan.md",
     simulate: "docs/guide/simulate.md",
+    top: "docs/guide/top.md",
     trace: "docs/guide/trace.md",
 }

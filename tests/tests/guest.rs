@@ -1113,7 +1113,7 @@ fn what_a_plan_placed_is_looked_after() {
         said.contains("online migration by auto, as the plan asks: "),
         "{said}"
     );
-    let moved = said.split("as the plan says: ").nth(1).expect("a count");
+    let moved = said.split("as the plan asks: ").nth(1).expect("a count");
     let moved = moved
         .split(' ')
         .next()

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,9 @@ fn is_there(program: &str) -> bool {
     found
 }
 
+/// Each test has its own server.
+static SERVERS: AtomicU32 = AtomicU32::new(0);
+
 /// A terminal with a shell in it.
 struct Tmux<'a> {
     case: &'a Case,
@@ -59,7 +63,8 @@ struct Tmux<'a> {
 impl<'a> Tmux<'a> {
     fn new(case: &'a Case, columns: u16, lines: u16) -> Self {
         // A socket's path may not be longer than 107 bytes.
-        let name = format!("np-{}-{columns}-{lines}", std::process::id());
+        let number = SERVERS.fetch_add(1, Relaxed);
+        let name = format!("np-{}-{number}", std::process::id());
         let socket = std::env::temp_dir().join(name);
         let tmux = Self { case, socket };
         let size = [columns.to_string(), lines.to_string()];

@@ -164,7 +164,12 @@ pub(crate) fn refine(ownership: &Ownership, coarse: f64, page: f64, least: f64) 
     // The best size fits chance, too: by some samples. Where the last boundary is, no sample nearer than the next says.
     let by_chance = CHANCE_SAMPLES / ownership.samples.max(100.0);
     let apart = page.max(end / ownership.samples.max(1.0));
-    let (low, high) = plateau(&skill, best, best_skill - by_chance, apart / pieces);
+    let (mut low, mut high) = plateau(&skill, best, best_skill - by_chance, apart / pieces);
+    // Programs deal whole pages more often than pieces a few bytes off: those are as good unless samples say otherwise.
+    let whole = (best / page).round() * page;
+    if (whole - best).abs() * pieces <= page && skill(whole) >= best_skill - SKILL_TIE {
+        (low, high) = (low.min(whole), high.max(whole));
+    }
     let round = roundest(low.max(page), high);
     let block = if skill(round) >= best_skill - SKILL_TIE {
         round

@@ -149,7 +149,7 @@ fn instances_that_belong_to_threads_in_turn_are_certain_with_many_samples() {
             crate::pattern::Effort::Recording,
         );
         assert!(
-            matches!(group.pattern, Pattern::PrivateRuns(_)),
+            matches!(group.pattern, Pattern::PrivateEach),
             "{:?}",
             group.pattern
         );

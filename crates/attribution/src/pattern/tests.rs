@@ -485,10 +485,7 @@ fn blocks_of_a_few_pages_are_not_taken_for_a_third_of_them() {
     let block = 4 * PAGE;
     let affinity = sample(64 * MIB, 780, &mut Random(26), |offset, random| {
         let own = (offset / block % 2) as u32;
-        match random.below(20) {
-            0 => 1 - own,
-            _ => own,
-        }
+        (own + u32::from(random.below(20) == 0)) % 2
     });
     assert_eq!(
         find_pattern(&affinity, 64 * MIB, &team(2)),

@@ -76,6 +76,10 @@ pub fn end(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error> {
             going_on.push(path);
         }
     }
+    if going_on.is_empty() {
+        // Nobody is left who could begin one.
+        fs::remove_file(&over).at(&over, "remove")?;
+    }
     // First the unfinished frames: one that is written meanwhile is in both, and counts once.
     going_on.sort_by_key(|path| path.extension().is_some_and(|kind| kind == "trace"));
     let copy = folder.join("copy");

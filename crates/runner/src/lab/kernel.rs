@@ -559,7 +559,11 @@ impl LabKernel {
         }
         let time_s = |fs: u64| fs as f64 / FS_PER_S;
         Some(Self {
-            time_s: functions.values().map(|fs| time_s(*fs)).sum(),
+            time_s: time_s(
+                functions
+                    .values()
+                    .fold(0, |all, fs| all.saturating_add(*fs)),
+            ),
             groups: most_first(groups)
                 .map(|(name, fs)| LabKernelGroup {
                     name: name.to_owned(),

@@ -402,12 +402,13 @@ fn elements_of_a_list_depend_on_those_before_and_an_arrays_do_not() {
     let array = dependences(&with, &[]);
     assert!(array.len() < 1000, "{}", array.len());
     let list = dependences(&with, &["list"]);
-    assert!(list.len() > 19_000, "{}", list.len());
+    // The second level keeps up to 8,192 lines of when they were written.
+    assert!(list.len() > 11_000, "{}", list.len());
     // From one element to the next: a round of the loop.
     let round = list[list.len() / 2];
     assert!((3..=8).contains(&round), "{round}");
     let same = list.iter().filter(|&&on| on == round).count();
-    assert!(same > 18_000, "{same}");
+    assert!(2 * same > list.len(), "{same} of {}", list.len());
     assert_eq!(dependences(SETUP, &["list"]), []);
 }
 
