@@ -61,7 +61,7 @@ pub fn next(command: &str) {
     say(&format!("next: {command}"));
 }
 
-/// The same without the name before it: a line of a table.
+/// A line on standard error without nearpage's name before it: one of a table.
 pub fn say_plainly(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }

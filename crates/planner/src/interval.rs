@@ -106,9 +106,12 @@ pub(crate) fn of_samples(
     }
 }
 
-/// Takes back a plan of `auto` whose saving is not sure: everything is left to first touch. Why, in words; none where the plan
-/// stays.
-pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<String> {
+/// How sure the saving of a plan of `auto` is; or why the plan was withdrawn, since that is not sure, and everything is left to
+/// first touch.
+pub(crate) type Saving = Result<Uncertainty, String>;
+
+/// Withdraws a plan of `auto` whose saving is not sure. None where the plan places nothing, or nothing can be told.
+pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<Saving> {
     let places =
         |one: &Decision| one.placement != Placement::FirstTouch || one.start != Start::Allocation;
     if !plan.decisions.iter().any(places) {
@@ -119,7 +122,7 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
     let saved = -100.0 * change(&times.0[1]);
     let why = match found.doubt {
-        Doubt::None => return None,
+        Doubt::None => return Some(Ok(found)),
         Doubt::Samples => format!(
             "with so few samples, what it saves of all threads' time lies between {most:+.1} % and {least:+.1} % (nine recordings in \
              ten)"
@@ -131,9 +134,9 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
         ),
     };
     plan.decisions.clear();
-    Some(format!(
+    Some(Err(format!(
         "everything is left to first touch: the best plan would save {saved:.1} % of the time, but {why}"
-    ))
+    )))
 }
 
 /// How sure the model is of all accesses of a trace, which cannot be replayed here.

@@ -19,7 +19,7 @@ use crate::context::{Context, Input};
 use crate::decide::decide;
 use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads};
 use crate::error::Error;
-use crate::interval::{self, Uncertainty};
+use crate::interval::{self, Saving, Uncertainty};
 use crate::layout::{has_recorded_cpus, thread_nodes};
 use crate::parameters::{Parameters, Policy};
 use crate::prediction::{Prediction, predict};
@@ -219,8 +219,9 @@ impl<'a> Planner<'a> {
             Policy::Auto if !is_replayed => note_of_size(&plan, input, parameters),
             _ => None,
         };
-        let (plan, tested, withdrawn) = self.sure(plan, policy, input, parameters);
-        let mut decided = self.predicted(plan, input, parameters, replays)?;
+        let (plan, tested, saving) = self.sure(plan, policy, input, parameters);
+        let known = saving.iter().flatten().next().copied();
+        let mut decided = self.predicted(plan, input, parameters, replays, known)?;
         for object in &mut decided.prediction.objects {
             let known = tested.get(object.group).copied().flatten();
             object.confidence = known.map(|known| known.confidence.share);
@@ -230,7 +231,7 @@ impl<'a> Planner<'a> {
         let sampling = Sampling::of(&self.recording.metadata);
         let remedy =
             sampling.and_then(|sampling| sampling.remedy(&known, "be sure of their places"));
-        decided.notes.extend(withdrawn);
+        decided.notes.extend(saving.and_then(Result::err));
         decided.notes.extend(remedy);
         decided.notes.extend(of_size);
         let program = &input.program.executable;
@@ -250,25 +251,25 @@ impl<'a> Planner<'a> {
         Ok(Some(decided))
     }
 
-    /// A plan without what samples are too few for, how sure it is about each object of the recording, and, where nothing is
-    /// left of it because its saving is not sure, why; of a trace, which has all accesses, the plan as it is.
+    /// A plan without what samples are too few for, how sure it is about each object of the recording, and of its saving where it
+    /// is `auto`'s; of a trace, which has all accesses, the plan as it is.
     fn sure(
         &self,
         mut plan: Plan,
         policy: Policy,
         input: &Input,
         parameters: &Parameters,
-    ) -> (Plan, Vec<Option<Tested>>, Option<String>) {
+    ) -> (Plan, Vec<Option<Tested>>, Option<Saving>) {
         if self.recording.metadata.tracing.is_some() {
             return (plan, Vec::new(), None);
         }
         let found = tested(&plan, policy, input, parameters);
         leave_doubtful(&mut plan, &found, input, parameters);
-        let withdrawn = match policy {
+        let saving = match policy {
             Policy::Auto => interval::withdraw(&mut plan, input, parameters),
             _ => None,
         };
-        (plan, found, withdrawn)
+        (plan, found, saving)
     }
 
     /// Predicts what a plan does, one that was read from a file or changed by hand: for the first program that it is
@@ -281,23 +282,24 @@ impl<'a> Planner<'a> {
         let is_for = |input: &&Input| input.program.executable == plan.program.executable;
         let input = programs.iter().find(is_for).unwrap_or(&programs[0]);
         let mut replays = self.replays(parameters.longer)?;
-        self.predicted(plan, input, parameters, replays.as_mut())
+        self.predicted(plan, input, parameters, replays.as_mut(), None)
     }
 
+    /// `known`: how sure the time is, where that was asked already.
     fn predicted(
         &self,
         mut plan: Plan,
         input: &Input,
         parameters: &Parameters,
         replays: Option<&mut Replays<'_>>,
+        known: Option<Uncertainty>,
     ) -> Result<DecidedPlan, Error> {
-        let carried = match is_of_other_run(&plan, input) {
-            true => Some(carried(&plan, input)?),
-            false => None,
-        };
+        let carried = is_of_other_run(&plan, input).then(|| carried(&plan, input));
+        let carried = carried.transpose()?;
         let here = carried.as_ref().map_or(&plan, |carried| &carried.plan);
         let mut prediction = predict(here, input);
-        let times = self.times(&plan, here, input, parameters, replays)?;
+        let known = known.filter(|_| carried.is_none());
+        let times = self.times(&plan, here, input, parameters, replays, known)?;
         if let Some(carried) = &carried {
             carried.name_decisions(&plan, &mut prediction);
         }
@@ -352,6 +354,7 @@ impl<'a> Planner<'a> {
         input: &Input,
         parameters: &Parameters,
         replays: Option<&mut Replays<'_>>,
+        known: Option<Uncertainty>,
     ) -> Result<Option<PredictedTimes>, Error> {
         let model = Model::new(input, parameters);
         let modelled = model.as_ref().map(|model| model.expected_times(here));
@@ -362,9 +365,10 @@ impl<'a> Planner<'a> {
             return Ok(Some((Judged::Replay, replayed, uncertainty)));
         }
         Ok(modelled.map(|modelled| {
-            let uncertainty = match self.recording.metadata.tracing {
-                None => interval::of_samples(here, input, parameters, &modelled),
-                Some(_) => interval::of_all(input, parameters, &modelled.0),
+            let uncertainty = match (known, &self.recording.metadata.tracing) {
+                (Some(known), _) => known,
+                (None, None) => interval::of_samples(here, input, parameters, &modelled),
+                (None, Some(_)) => interval::of_all(input, parameters, &modelled.0),
             };
             (Judged::Model, modelled.0, uncertainty)
         }))

@@ -297,10 +297,10 @@ fn packed(files: &Files) -> anyhow::Result<Vec<u8>> {
 pub fn replay(file: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let named = || file.display().to_string();
     let bytes = nearpage_files::read(file, BYTES_MAX).with_context(named)?;
-    let output = output(&bytes).with_context(named)?;
+    let (machine, output) = output(&bytes).with_context(named)?;
     match as_json {
         true => json::print(&output)?,
-        false => terminal::print(&output.to_text(&machine(&bytes)?))?,
+        false => terminal::print(&output.to_text(&machine))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -309,7 +309,8 @@ fn machine(bytes: &[u8]) -> anyhow::Result<Machine> {
     Ok(Machine::from_sysfs_archive(bytes, "bundle.tar")?)
 }
 
-fn output(bytes: &[u8]) -> anyhow::Result<BundleOutput> {
+/// The machine of a bundle, and what nearpage does there.
+fn output(bytes: &[u8]) -> anyhow::Result<(Machine, BundleOutput)> {
     let text = |path: &str| -> anyhow::Result<String> {
         let found = Machine::file_of_archive(bytes, path)?;
         found.with_context(|| format!("it is no bundle: it has no {path}"))
@@ -340,7 +341,7 @@ fn output(bytes: &[u8]) -> anyhow::Result<BundleOutput> {
         undecoded: one.undecoded,
         latency_cycles: one.latency_cycles,
     };
-    Ok(BundleOutput {
+    let output = BundleOutput {
         version: nearpage_recording::JSON_VERSION,
         system,
         architecture: replayed.architecture,
@@ -348,7 +349,8 @@ fn output(bytes: &[u8]) -> anyhow::Result<BundleOutput> {
         cpus: machine.cpus().as_slice().len(),
         choices: replayed.choices.into_iter().map(choice).collect(),
         sources: replayed.sources.into_iter().map(source).collect(),
-    })
+    };
+    Ok((machine, output))
 }
 
 impl BundleOutput {
@@ -404,13 +406,12 @@ mod tests {
     fn a_bundle_of_this_machine_says_what_this_machine_is() {
         let files = gathered().unwrap();
         let bytes = packed(&files).unwrap();
-        let found = output(&bytes).unwrap();
+        let (there, found) = output(&bytes).unwrap();
         let here = Machine::local(Path::new(SYS)).unwrap();
         assert_eq!(
             (found.nodes, found.cpus),
             (here.nodes.len(), here.cpus().as_slice().len())
         );
-        let there = machine(&bytes).unwrap();
         assert_eq!((there.nodes, there.caches), (here.nodes, here.caches));
         assert_eq!(found.choices.len(), 4);
         for source in found
