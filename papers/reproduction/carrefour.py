@@ -6,11 +6,11 @@ from reproduction import charts, document, seeds
 
 PAPER, PRESET, OTHER = "Carrefour", "carrefour-a", "carrefour-b"
 MECHANISMS = ["replication", "interleaving", "colocation"]
-TOGETHER = ["first-touch", "interleave", "kernel-balancing", "traffic"]
+TOGETHER = ["first-touch", "interleave", "kernel-balancing", "carrefour"]
 # In the order of Figures 5, 6 and 9.
-FIGURE_5 = ["kernel-balancing", "interleave", "traffic"]
-ALONE = [f"traffic, {mechanism}" for mechanism in MECHANISMS]
-ALL_MISSES = "traffic, all misses"
+FIGURE_5 = ["kernel-balancing", "interleave", "carrefour"]
+ALONE = [f"carrefour, {mechanism}" for mechanism in MECHANISMS]
+ALL_MISSES = "carrefour, all misses"
 PARTS = ["compute_ns", "local_stall_ns", "remote_stall_ns", "move_ns", "wait_ns"]
 # "Since thread clustering is well documented and understood, we did not evaluate it" (§3.1).
 STILL = ["--set", "clustering=0"]
@@ -79,12 +79,12 @@ def simulate(tools, machine, recordings, *words):
 
 
 def by_mechanism(tools, machine, recordings, *words):
-    """`traffic` with one of its mechanisms."""
+    """`carrefour` with one of its mechanisms."""
     found = {}
     for mechanism in MECHANISMS:
         others = [other for other in MECHANISMS if other != mechanism]
         off = [word for other in others for word in ("--set", f"{other}=0")]
-        found["traffic, " + mechanism] = simulate(tools, machine, recordings, "--policy", "traffic", *tools.SETTINGS, *STILL, *words, *off)["traffic"]
+        found["carrefour, " + mechanism] = simulate(tools, machine, recordings, "--policy", "carrefour", *tools.SETTINGS, *STILL, *words, *off)["carrefour"]
     return found
 
 
@@ -100,8 +100,8 @@ def alone(tools, machine, workload):
 
     def judge():
         found = simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL)
-        every = simulate(tools, machine, [path], "--policy", "traffic", *tools.SETTINGS, *STILL, "--set", "source=cache")
-        return {**found, **by_mechanism(tools, machine, [path]), ALL_MISSES: every["traffic"]}
+        every = simulate(tools, machine, [path], "--policy", "carrefour", *tools.SETTINGS, *STILL, "--set", "source=cache")
+        return {**found, **by_mechanism(tools, machine, [path]), ALL_MISSES: every["carrefour"]}
     results, replaying = judged(tools, path, key, judge)
     return {"input": arguments, "threads": machine["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
 
@@ -207,7 +207,7 @@ def with_range(results, policy, time):
 
 
 def longer(found):
-    """Runs long enough for `traffic`, for its own section: workload and what came of it."""
+    """Runs long enough for `carrefour`, for its own section: workload and what came of it."""
     return [(name[len("alone "):], one) for name, one in sorted(found.items()) if name.startswith("alone ")]
 
 
@@ -250,16 +250,16 @@ def section(found, drawing, clock_ghz=2.3):
         if workload not in runs:
             continue
         one = runs[workload]
-        own = [faster(one["results"], policy, several(one["threads"])) for policy in ["traffic", *ALONE]]
+        own = [faster(one["results"], policy, several(one["threads"])) for policy in ["carrefour", *ALONE]]
         gained.append((workload, theirs, own))
-        ours = [with_range(one["results"], policy, several(one["threads"])) for policy in ["traffic", *ALONE]]
+        ours = [with_range(one["results"], policy, several(one["threads"])) for policy in ["carrefour", *ALONE]]
         rows.append([workload, *[published(document.percent(a), b) for a, b in zip(theirs, ours)], document.agreement(theirs, own)])
-        outcome = one["results"]["traffic"]
+        outcome = one["results"]["carrefour"]
         counts = [outcome["replicated"], outcome["interleaved"], outcome["migrated"], outcome["collapsed"]]
         more = 100 * (outcome["pages_max"] / one["results"]["first-touch"]["pages_max"] - 1)
         moved.append([workload, *[published(a, b) for a, b in zip([*TABLE_3[workload], "–"], counts)], published(document.rounded(MEMORY.get(workload)), f"{more:.0f}")])
     text += "\n#### Table 4: faster than first touch while threads run, with all mechanisms and with one\n\n"
-    text += by_mechanism_chart(drawing, "carrefour-table-4", "Table 4: by how much `traffic` is faster than first touch with all mechanisms and with one, published and ours", gained)
+    text += by_mechanism_chart(drawing, "carrefour-table-4", "Table 4: by how much `carrefour` is faster than first touch with all mechanisms and with one, published and ours", gained)
     text += document.table(["", "all", "replication", "interleaving", "co-location", "rankings"], rows)
     text += f"Ours are of the run of median time of {len(seeds.SEEDS)} seeds, with the least and the most of them.\n"
     text += "\n#### Table 3: pages, and the memory that replicas take (§4.4)\n\n" + document.table(["", "replicated", "interleaved", "migrated", "collapsed", "more memory, %"], moved)
@@ -298,7 +298,7 @@ def times(runs, drawing, name, says):
             shown.append([100 * gain for gain in own])
     panels = [charts.Panel(title, "% faster than first touch", list(runs), list(zip(*shown))) for title, shown in zip(["the whole run", "while threads run"], gains)]
     return drawing.bars(name, says, FIGURE_5, panels, columns=2) + document.table(
-        ["", "input", "first touch", "of it several threads", "misses/µs", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
+        ["", "input", "first touch", "of it several threads", "misses/µs", "`kernel-balancing`", "`interleave`", "`carrefour`"], rows)
 
 
 def machine_b(runs, drawing):
@@ -306,12 +306,12 @@ def machine_b(runs, drawing):
     if not runs:
         return ""
     threads = max(one["threads"] for one in runs.values())
-    ahead = {policy: max(faster(one["results"], "traffic", several(one["threads"]), than=policy) for one in runs.values()) for policy in ON_B}
+    ahead = {policy: max(faster(one["results"], "carrefour", several(one["threads"]), than=policy) for one in runs.values()) for policy in ON_B}
     rows = [[f"`{policy}`", published(document.percent(ON_B[policy]), document.percent(ahead[policy]))] for policy in ON_B]
     return (
-        f"\n#### Figures 5 and 6 on machine B (`{OTHER}`), in shape\n\nWith {threads} threads, `cluster` for as long under first touch as on machine A (results of a run half as long had been seen), the others as there. Of the pictures the text has by how much `traffic` is ahead at most, \"for instance, when running Streamcluster or FaceRecLong\".\n\n"
+        f"\n#### Figures 5 and 6 on machine B (`{OTHER}`), in shape\n\nWith {threads} threads, `cluster` for as long under first touch as on machine A (results of a run half as long had been seen), the others as there. Of the pictures the text has by how much `carrefour` is ahead at most, \"for instance, when running Streamcluster or FaceRecLong\".\n\n"
         + times(runs, drawing, "carrefour-figures-5-6-b", "Figures 5 and 6 on machine B: by how much each policy is faster than first touch")
-        + "\n" + document.table(["`traffic` is faster, while threads run, than", "at most"], rows) + WHY_B
+        + "\n" + document.table(["`carrefour` is faster, while threads run, than", "at most"], rows) + WHY_B
     )
 
 
@@ -340,11 +340,11 @@ def traffic_charts(drawing, name, says, runs, clock_ghz):
 def figures_5_and_6(runs):
     """Which rankings of theirs hold."""
     times = {workload: {policy: one["results"][policy]["time_ns"] for policy in TOGETHER} for workload, one in runs.items()}
-    best = sum(found["traffic"] <= 1.005 * min(found.values()) for found in times.values())
-    worst = max(found["traffic"] / found["first-touch"] - 1 for found in times.values())
+    best = sum(found["carrefour"] <= 1.005 * min(found.values()) for found in times.values())
+    worst = max(found["carrefour"] / found["first-touch"] - 1 for found in times.values())
     spread = [workload for workload, found in times.items() if found["interleave"] < 0.995 * found["first-touch"]]
     return (
-        f"\n`traffic` is the best of the four (within 0.5 %) for {best} of {len(times)}; published: nearly always. Its largest loss to first touch is {document.percent(max(worst, 0))}; "
+        f"\n`carrefour` is the best of the four (within 0.5 %) for {best} of {len(times)}; published: nearly always. Its largest loss to first touch is {document.percent(max(worst, 0))}; "
         f"published: below 4 %, and 0.2 to 3.2 % where there is nothing to gain (§4.4). Interleaving helps {', '.join(spread) or 'none'}; published (Figures 2(b), 5 and 6): Streamcluster, FaceRec, PCA and, alone of NAS, IS, and the other NAS programs lose up to 38 %; AutoNUMA loses up to 25 % to first touch (§4.2).\n"
     )
 
@@ -389,19 +389,19 @@ def figures_7_and_8(runs, drawing, clock_ghz):
     }
     rows = [[workload, *[" ".join(form(one["results"][policy]) for policy in TOGETHER) for form in shown.values()]] for workload, one in runs.items()]
     return (
-        "\n#### Figures 7 and 8, in shape\n\nEach of first touch, `interleave`, `kernel-balancing`, `traffic`; latency in cycles, queues included. No figure is readable in the paper's text.\n\n"
+        "\n#### Figures 7 and 8, in shape\n\nEach of first touch, `interleave`, `kernel-balancing`, `carrefour`; latency in cycles, queues included. No figure is readable in the paper's text.\n\n"
         + traffic_charts(drawing, "carrefour-figures-7-8", "Figures 7 and 8: imbalance of controllers and links, mean latency and locality by policy",
                          {workload: one["results"] for workload, one in runs.items()}, clock_ghz)
         + document.table(["", "imbalance of controllers", "of links", "mean latency", "local"], rows)
         + latency_order({workload: one["results"] for workload, one in runs.items()})
-        + "Links under `traffic` are used little where most is local, and unevenly: imbalance of what is little.\n"
+        + "Links under `carrefour` are used little where most is local, and unevenly: imbalance of what is little.\n"
     )
 
 
 def latency_order(found):
-    """Published of both Figures 8 and 12: `traffic` has the lowest latency."""
-    least = sum(mean_latency(results["traffic"]) <= 1.005 * min(mean_latency(results[policy]) for policy in TOGETHER) for results in found.values())
-    return f"\n`traffic` has the lowest mean latency (within 0.5 %) in {least} of {len(found)}; published: in all of the programs that it shows, MG excepted.\n"
+    """Published of both Figures 8 and 12: `carrefour` has the lowest latency."""
+    least = sum(mean_latency(results["carrefour"]) <= 1.005 * min(mean_latency(results[policy]) for policy in TOGETHER) for results in found.values())
+    return f"\n`carrefour` has the lowest mean latency (within 0.5 %) in {least} of {len(found)}; published: in all of the programs that it shows, MG excepted.\n"
 
 
 def of_both(results, policy, than="first-touch"):
@@ -419,16 +419,16 @@ def figure_9(pairs, drawing, name, says):
             gains[of] = [100 * gain for gain in own]
             rows.append([of, document.ms(one["results"]["first-touch"]["program_ns"][at]), *map(document.percent, own)])
     panel = charts.Panel("", "% faster than first touch", list(gains), list(zip(*gains.values())))
-    return drawing.bars(name, says, FIGURE_5, [panel]) + document.table(["", "first touch", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
+    return drawing.bars(name, says, FIGURE_5, [panel]) + document.table(["", "first touch", "`kernel-balancing`", "`interleave`", "`carrefour`"], rows)
 
 
 def several_at_once(pairs, on_machine_b, drawing, clock_ghz):
     mechanisms, figures, gained = [], [], []
-    ahead = {policy: max(gain for one in [*pairs, *on_machine_b] for gain in of_both(one["results"], "traffic", policy)) for policy in TOGETHER_AHEAD}
+    ahead = {policy: max(gain for one in [*pairs, *on_machine_b] for gain in of_both(one["results"], "carrefour", policy)) for policy in TOGETHER_AHEAD}
     for one in pairs:
         results = one["results"]
         both = lambda policy: of_both(results, policy)
-        own = [both(policy) for policy in ["traffic", *ALONE]]
+        own = [both(policy) for policy in ["carrefour", *ALONE]]
         pair = one["pair"]
         for at, workload in enumerate(pair):
             theirs, ours = TABLE_5[pair][at], [gain[at] for gain in own]
@@ -449,13 +449,13 @@ def several_at_once(pairs, on_machine_b, drawing, clock_ghz):
         "\n##### Figure 9, in shape\n\n"
         + figure_9(pairs, drawing, "carrefour-figure-9", "Figure 9: by how much each policy is faster than first touch where two programs run")
         + (f"\nOn machine B (`{OTHER}`), with twelve threads each:\n\n" + figure_9(on_machine_b, drawing, "carrefour-figure-9-b", "Figure 9 on machine B: by how much each policy is faster than first touch where two programs run") if on_machine_b else "")
-        + "\n`traffic` is ahead at most, of both machines: "
+        + "\n`carrefour` is ahead at most, of both machines: "
         + ", ".join(f"of `{policy}` {published(document.percent(theirs), document.percent(ahead[policy]))}" for policy, theirs in TOGETHER_AHEAD.items()) + ".\n"
         + "\n##### Table 5\n\n"
         + by_mechanism_chart(drawing, "carrefour-table-5", "Table 5: by how much each program is faster than under first touch with all mechanisms and with one, published and ours", gained)
         + document.table(["", "input", "all", "replication", "interleaving", "co-location", "rankings"], mechanisms)
         + WHY_5
-        + "\n##### Figures 10 to 13, in shape\n\nEach of first touch, `interleave`, `kernel-balancing`, `traffic`; of both programs together.\n\n"
+        + "\n##### Figures 10 to 13, in shape\n\nEach of first touch, `interleave`, `kernel-balancing`, `carrefour`; of both programs together.\n\n"
         + traffic_charts(drawing, "carrefour-figures-10-13", "Figures 10 to 13: imbalance of controllers and links, mean latency and locality by policy, of two programs together",
                          {" + ".join(one["pair"]): one["results"] for one in pairs}, clock_ghz)
         + document.table(["", "imbalance of controllers", "of links", "mean latency, cycles", "local"], figures)
@@ -466,10 +466,10 @@ def several_at_once(pairs, on_machine_b, drawing, clock_ghz):
 WHY_4 = (
     "\nThe order of the mechanisms is theirs for `cluster`. For `pca` interleaving is best, and replication alone is ahead of all together. Why gains are smaller, and where they differ:\n\n"
     "- What follows was written of the machine as it was until 2026-11-26, whose links carried data alone and whose CPUs had no prefetcher, and of `cluster` with 20 dimensions: under first touch a miss took 400 cycles where theirs took 1,197.\n"
-    "- Interleaving is nearly as good as `traffic`, or better (`pca`, and `cluster` on machine B), where theirs is up to 58 % behind: spread evenly, misses take 239 to 253 cycles, hardly more than unloaded ones to another node do, so that locality has nothing left to gain; "
-    "theirs still took 465 and 476. And it is there from the start, while `traffic` takes its first samples after its first decision.\n"
+    "- Interleaving is nearly as good as `carrefour`, or better (`pca`, and `cluster` on machine B), where theirs is up to 58 % behind: spread evenly, misses take 239 to 253 cycles, hardly more than unloaded ones to another node do, so that locality has nothing left to gain; "
+    "theirs still took 465 and 476. And it is there from the start, while `carrefour` takes its first samples after its first decision.\n"
     "- Moves, copies and collapses cost what they cost there (10 µs, 300 µs), in runs a hundredth as long. `pca` writes its covariance last: pages that were read by several nodes in one decision are copied and then written to, "
-    "each collapse 300 µs under the lock; two hundred of them are 60 ms of its 229. With thread clustering on (as everywhere above; the paper did not evaluate it, so it is off here: changed after a first run), a single swap of two of its threads made three times as many collapses, and `traffic` gained 4 %.\n"
+    "each collapse 300 µs under the lock; two hundred of them are 60 ms of its 229. With thread clustering on (as everywhere above; the paper did not evaluate it, so it is off here: changed after a first run), a single swap of two of its threads made three times as many collapses, and `carrefour` gained 4 %.\n"
     "- `faces` has less than 90 ms while threads run: eight decisions, of which the first two only look. Its gallery is built by the master with some 390 instructions a byte, and a photograph takes about one for each, so that threads that run for the larger part "
     "would need thousands of photographs and minutes of tracing. Under first touch there is hardly a queue (103 ns for an unloaded 100); samples and 1,700 copies are not paid back by then. "
     "With five times the photographs (`faces long`) they are: it gains, by replication, and the order of the mechanisms is theirs; of the queues that make their gain 117 % there are none.\n"
@@ -487,7 +487,7 @@ WHY_5 = (
 )
 WHY_B = (
     "\n`cluster` gains most here, too: with half as many CPUs again a miss takes 247 ns on average under first touch, where it takes 175 on machine A. Spread evenly it takes 92, of unloaded 86, and does so from the begin, so that interleaving is "
-    "ahead: `traffic`'s 98 has first touch's queue in it, until its first samples after its first decision are decided upon, and there are fourteen decisions, where theirs had hundreds. `faces` is too short as on machine A and more so: 44 ms while threads run, in which 1,668 copies are not paid back. "
+    "ahead: `carrefour`'s 98 has first touch's queue in it, until its first samples after its first decision are decided upon, and there are fourteen decisions, where theirs had hundreds. `faces` is too short as on machine A and more so: 44 ms while threads run, in which 1,668 copies are not paid back. "
     "`pca` gains more than on machine A, and again less than by interleaving. The NAS programs have nothing to gain, as there, and interleaving costs them less: with half as many CPUs again to a node queues are longer, and its distances are shorter.\n"
 )
 ENERGY = (

@@ -12,7 +12,7 @@ SEVERAL = "several threads: "
 OFFLINE = ["round-robin", "interleave", "block-naive", "plan:object", "plan:uniform", "plan:hop-sensitive"]
 ONLINE = [
     "migrate", "replicate", "migrate-replicate", "replicate-on-first-touch", "out-u", "out-w", "in-w", "out-u-local",
-    "out-w-local", "traffic", "kernel-balancing",
+    "out-w-local", "carrefour", "kernel-balancing",
 ]
 
 
@@ -95,8 +95,8 @@ def online_row(name, found):
 
 
 def gains(found):
-    """Of first touch's time, what `traffic` saves with the samples that it asks for, and with every miss."""
-    return [1 - found[policy] / found["first-touch"] for policy in ["traffic", "traffic, all misses"]]
+    """Of first touch's time, what `carrefour` saves with the samples that it asks for, and with every miss."""
+    return [1 - found[policy] / found["first-touch"] for policy in ["carrefour", "carrefour, all misses"]]
 
 
 def share(sampled, full):
@@ -178,23 +178,23 @@ def online(results, drawing):
         (row[0], ratio, touch) for _, row, ratio, touch in rows
     ], {"against the best online policy": {"5 % slower": 5}, "against first touch": {"1 % slower": 1}})
     return (
-        "## Online `auto`\n\nIt sees one in ten misses, and what has passed. Which ones is drawn: its figures, and those of `traffic`, are of the run of median "
+        "## Online `auto`\n\nIt sees one in ten misses, and what has passed. Which ones is drawn: its figures, and those of `carrefour`, are of the run of median "
         f"time of {len(seeds.SEEDS)} seeds, with the least and the most of them in brackets.\n\n"
         + chart + table([*ONLINE_HEADS, "moved / copied"], [row[1] for row in rows])
         + f"\n- Never more than 1 % slower than first touch: {held(first == 0)}; slower by more in {first} of {len(rows)}.\n"
         f"- Never more than 5 % slower than the best online policy: {held(rivals == 0)}; slower by more in {rivals} of {len(rows)}. "
-        "The others see every miss, but for `traffic` and `kernel-balancing`.\n"
+        "The others see every miss, but for `carrefour` and `kernel-balancing`.\n"
     )
 
 
-def traffic(results, further):
+def carrefour_with_samples(results, further):
     rows, in_quick, longer, in_longer = [], [], [], []
     for result in results:
         sampled, full = gains(times(result))
         in_quick.append((sampled, full))
         touch = result["results"]["first-touch"]
         rate = touch["misses"] / touch["time_ns"] * 1000
-        said = [seeds.ranged(result["results"][policy], touch["time_ns"]) for policy in ["traffic", "traffic, all misses"]]
+        said = [seeds.ranged(result["results"][policy], touch["time_ns"]) for policy in ["carrefour", "carrefour, all misses"]]
         rows.append((sampled, [name(result), f"{rate:.0f}", *said, share(sampled, full)]))
     long_runs = [(name(result), result["longer"]) for result in results if "longer" in result]
     long_runs += [(f"{workload} on {carrefour.PRESET}", run) for workload, run in carrefour.longer(further.get(carrefour.PAPER, {}))]
@@ -202,14 +202,14 @@ def traffic(results, further):
         found = times(run)
         sampled, full = gains(found)
         in_longer.append((sampled, full))
-        said = [seeds.ranged(run["results"][policy], found["first-touch"]) for policy in ["traffic", "traffic, all misses"]]
+        said = [seeds.ranged(run["results"][policy], found["first-touch"]) for policy in ["carrefour", "carrefour, all misses"]]
         longer.append([called, run["input"], ms(found["first-touch"]), *said, share(sampled, full)])
     rows.sort(key=lambda row: row[0])
     gained, possible = total_gains(in_quick)
     long_gained, long_possible = total_gains(in_longer)
     over_all = f"{gained / possible:.0%} of the gain over all where there is one of more than 1 %" if possible else "no gain anywhere"
     return (
-        "## `traffic` with samples\n\nTime against first touch, with the samples that it asks for and with every miss.\n\n"
+        "## `carrefour` with samples\n\nTime against first touch, with the samples that it asks for and with every miss.\n\n"
         + table(["", "misses/µs", "samples", "all misses", "share of the gain"], [row[1] for row in rows])
         + f"\n- At least 90 % of the gain with full information: {held(possible and gained >= 0.9 * possible)}; {over_all}.\n"
         f"- Loses at most 4 % to first touch: {held(-rows[0][0] <= 0.04)}; at most {percent(-rows[0][0])}.\n"
@@ -259,10 +259,10 @@ def text(results, left_out, matrix, further, drawing):
         f"{len(results)} pairs of workload and machine. Replaying them took {replaying:.0f} s of processor time; tracing took {tracing:.0f} s (of traces kept from before 2026-11-22: by the clock, beside other work).\n",
         *(["Left out:\n\n" + "".join(f"- {what}.\n" for what in left_out)] if left_out else []),
         must_hold.section(),
-        *([auto(results, drawing), online(results, drawing), WHY, traffic(results, further)] if results else []), papers(results, further, drawing),
+        *([auto(results, drawing), online(results, drawing), WHY, carrefour_with_samples(results, further)] if results else []), papers(results, further, drawing),
         verghese.section(further.get(verghese.PAPER, {}), drawing),
         "## How\n\n"
-        f"- Runs take tens or hundreds of milliseconds for the papers' tens of seconds. `traffic`'s second between decisions, "
+        f"- Runs take tens or hundreds of milliseconds for the papers' tens of seconds. `carrefour`'s second between decisions, "
         f"its sampling interval and cost of a sample, and the kernel's scan periods and what a scan goes over are divided by {scale['time']}; caches beyond "
         f"the first level by {scale['caches']} (at least 16 KiB). Latencies, bandwidths, the cost of moving pages, thresholds and counts are as published.\n"
         "- Free parameters, one value for all workloads: those at the end of [papers.md](../docs/papers.md), and of `auto` the margins in "
@@ -275,7 +275,7 @@ def text(results, left_out, matrix, further, drawing):
         "`raytrace`: what ended threads did and stores that initialise do not count, pages go back without a budget, moves made side by side are "
         "paid for once, after `ammp`, `bt` and `is`: what a store to a copied page costs and how often copies meet with one (one in twenty, to begin "
         "with), no margin for what goes back to a thread that runs alone, threads change places only where both gain; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
-        "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages; in Carrefour's own section, after `pca`: that thread clustering is off, as in the paper; after its Table 1, on 2026-11-26: that `cluster` has points of 128 dimensions, as PARSEC's native input; of plans, after the matrix of 2026-11-22: what they may lose with "
+        "code; of `carrefour`, after `lu_blocks`: that a kernel thread moves its pages; in Carrefour's own section, after `pca`: that thread clustering is off, as in the paper; after its Table 1, on 2026-11-26: that `cluster` has points of 128 dimensions, as PARSEC's native input; of plans, after the matrix of 2026-11-22: what they may lose with "
         "an input of another size, and what they have to save of what they make slower; after that of 2026-11-24: that plans are for runs "
         "with a parallel part half as long again (`plan --longer`), that they may lose nothing with an input of another size, and that `auto` looks after a program where a recording shows no more than a third of a hundredth lost by that, or with ten times its budget where it shows that this pays (`plan --live`).\n"
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"

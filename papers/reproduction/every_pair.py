@@ -110,14 +110,14 @@ def chart(drawing, pairs, name, says, unit, ratio, worst):
     return drawing.dashes(name, says, charts.Panel("", unit, machines, values, levels={f"{worst:.0%} slower".replace("%", " %"): 100 * worst}, notes=notes))
 
 
-def traffic(pairs):
+def carrefour(pairs):
     gained, possible = total_gains(gains(pair["times"]) for pair in pairs)
     worst = min(pairs, key=lambda pair: gains(pair["times"])[0])
     lost = -gains(worst["times"])[0]
     share = f"{held(gained >= 0.9 * possible)}; {gained / possible:.0%} over all where there is one of more than 1 %" if possible else "not to be judged; there is none of more than 1 % anywhere"
     return (
-        f"- `traffic` with samples has at least 90 % of its gain with every miss: {share}.\n"
-        f"- `traffic` loses at most 4 % to first touch: {held(lost <= 0.04)}; at most {percent(lost)}, {name(worst)}.\n"
+        f"- `carrefour` with samples has at least 90 % of its gain with every miss: {share}.\n"
+        f"- `carrefour` loses at most 4 % to first touch: {held(lost <= 0.04)}; at most {percent(lost)}, {name(worst)}.\n"
     )
 
 
@@ -128,7 +128,7 @@ def section(path, drawing):
     missing = [line for line in lines if line["missing"]]
     pairs = [line for line in lines if not line["missing"]]
     for pair in pairs:
-        known = {"first-touch", THERE, "post-facto", "auto", "plan:auto", "traffic, all misses", *OFFLINE, *ONLINE}
+        known = {"first-touch", THERE, "post-facto", "auto", "plan:auto", "carrefour, all misses", *OFFLINE, *ONLINE}
         pair["times"] = {policy: float(pair[policy]) for policy in pair if policy in known and pair[policy]}
         pair["threads"] = pair.get("threads", "")
     offline, online = losses(pairs)
@@ -153,7 +153,7 @@ def section(path, drawing):
         f"- {elsewhere(pairs)}\n"
         f"- Online `auto` never more than 1 % slower than first touch: {held(first == 0)}; slower by more in {first} of {len(pairs)}.\n"
         f"- Never more than 5 % slower than the best online policy: {held(rivals == 0)}; slower by more in {rivals} of {len(pairs)}.\n"
-        + traffic(pairs) + "\n"
+        + carrefour(pairs) + "\n"
         + chart(drawing, pairs, "pairs-offline", "Time of offline auto's plan against the best other policy, a dash for each workload, by preset", "% slower than the best other", "offline", 0.01)
         + chart(drawing, pairs, "pairs-online", "Time of online auto against first touch, a dash for each workload, by preset", "% slower than first touch", "online", 0.01)
         + "### Where offline `auto` is more than 1 % behind\n\n"
@@ -193,7 +193,7 @@ Online:
   `opteron-4` and `altix-4` than with 350, and so does `auto`, less than they in six pairs. Links are not in its model.
 - It moves threads, too ([figures](../benches/results/2026-11-23-online-threads.md)). Those are estimates: a thread is charged for filling the caches that a CPU has to itself, and what it misses in those that it shares on the other node is not known.
 
-`traffic` on `ammp`: its algorithm does that. 98 % of the misses are reads, more than the 95 % of step 2, so that replication is on; an atom is stored to once in a sweep over all atoms and read by all threads for the rest of it, so that its page is read-only to
+`carrefour` on `ammp`: its algorithm does that. 98 % of the misses are reads, more than the 95 % of step 2, so that replication is on; an atom is stored to once in a sweep over all atoms and read by all threads for the rest of it, so that its page is read-only to
 most decisions, and no page is out before its sixth collapse. On `carrefour-b` 7,651 collapses hold the kernel's lock for 300 µs each (§4.4): 2.2 s, all of what it takes longer than first touch, by samples and by every miss alike. Without replication (`replication=0`) it takes 9 % less than first touch; out after the first collapse (`collapses=0`) 447 ms in place of 2,264. The paper knows
 of it ("even with very infrequent writes, e.g., one in 1000 accesses, the collapse overhead could be prohibitively high") and counts on the 95 % for it: here one miss in 50 is a store. Its programs last minutes; six collapses of 1,000 pages are two
 seconds of them, and here twenty times the run.

@@ -16,7 +16,7 @@ ROWS = [
     ("Carrefour Table 5 and Figures 2, 5, 9: pairs ordered alike; worst seed", "", "≥ 90 %; ≥ −4 %", "not run on this machine", "the section below is of 2026-11-25, when links carried data alone"),
     ("Verghese's statements", "all", "≥ 42 of 47, ≥ 31 of 34", "33 of 47, 28 of 34, **missed**", "2026-11-24 and before; not run since misses to modified lines take their hops and flushes cost TLB misses"),
     ("ARS Table 2: pairs 25 % apart ordered alike", "31 pairs", "≥ 70 %", "11, 15, 13 and 15 of 31, **missed**", "2026-11-26, by interval between checks"),
-    ("`traffic` on `ammp` (`carrefour-b`)", "at most +4 %", "≤ +4 %", "+1,435 % in 25 decisions, **missed**", "`ammp 1 18`, 8 threads, 2026-11-26, before lines that are fetched in vain were modelled"),
+    ("`carrefour` on `ammp` (`carrefour-b`)", "at most +4 %", "≤ +4 %", "+1,435 % in 25 decisions, **missed**", "`ammp 1 18`, 8 threads, 2026-11-26, before lines that are fetched in vain were modelled"),
 ]
 NOTES = """
 Experiments behind what is missed:
@@ -39,7 +39,7 @@ Experiments behind what is missed:
 - CG and MG: the initialisation by the master, whose pages are away from it under a plan, is counted above as what comes once: 25 iterations of CG save 74.2 %, 200 save 94.3; two of MG 87.1 and six 90.4.
 - Figure 8's mean is of seven kernels, of which MG and CG (54.2 % with its former input) are as above.
 - `ammp`: its atoms are stored to once in a sweep, so that 5,645 copies end in 11,449 collapses, 300 µs each under a lock (§4.4). The paper's programs run for minutes, and decisions are a second apart; here decisions are
-  divided by 100 and the costs of moves are not. With `[moves.steps]` divided by 100, too, `traffic` is 2.4 % faster than first touch in 25 decisions (5,733 copies, 11,449 collapses), and 7.1 % slower in 11: what collapses cost is paid once. Without
+  divided by 100 and the costs of moves are not. With `[moves.steps]` divided by 100, too, `carrefour` is 2.4 % faster than first touch in 25 decisions (5,733 copies, 11,449 collapses), and 7.1 % slower in 11: what collapses cost is paid once. Without
   replication it is 6.9 % faster in 11 decisions. Costs stay as published all the same: the row is missed by the scale of the runs.
 - ARS: nearly all that differs is by the weighted algorithms. In-W and Out-W move hundreds to hundreds of thousands of pages of `radix` and `fft` to and fro where theirs moved a hundred, and what they weigh with (§4.1.3) leaves room; of `water` with counts that go
   on Out-U, its local variant and Out-W-local are ordered as theirs (34, 47 and 38 pages for 26, 89 and 48).

@@ -2,8 +2,8 @@
 from reproduction import document
 
 SEEDS = range(5)
-# `traffic` draws which instructions it samples and where interleaved pages go, `auto` which one of ten misses it is shown.
-RANDOMISED = {"traffic", "auto"}
+# `carrefour` draws which instructions it samples and where interleaved pages go, `auto` which one of ten misses it is shown.
+RANDOMISED = {"carrefour", "auto"}
 
 
 def is_randomised(policy, words):

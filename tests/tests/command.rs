@@ -1554,7 +1554,7 @@ fn every_policy_of_live_watches_where_there_is_nothing_to_move() {
     let unknown = unknown.exits(2);
     let (_, names) = unknown.stderr.split_once("there are ").expect("all names");
     let names: Vec<&str> = names.lines().next().unwrap_or("").split(", ").collect();
-    assert!(names.contains(&"traffic") && names.len() > 5, "{names:?}");
+    assert!(names.contains(&"carrefour") && names.len() > 5, "{names:?}");
     let nodes = Path::new("/sys/devices/system/node");
     let one_node = !nodes.join("node1").exists();
     for (name, dry_run) in names.iter().zip([true, false].into_iter().cycle()) {

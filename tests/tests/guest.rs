@@ -328,7 +328,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              : >pairs.end\n\
              wait $target\n\
              unset OMP_NUM_THREADS\n",
-            clustering = format!("{nearpage} {LIVE}").replace("migrate", "traffic")
+            clustering = format!("{nearpage} {LIVE}").replace("migrate", "carrefour")
         ),
         // Huge pages.
         "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n\

@@ -746,9 +746,9 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
         assert_eq!(finished.stdout, "", "{finished}");
     };
     says(
-        &["full", "--policy", "plan:traffic"],
+        &["full", "--policy", "plan:carrefour"],
         1,
-        &["plan:traffic: there is no file `traffic`, and no policy of that name that plans"],
+        &["plan:carrefour: there is no file `carrefour`, and no policy of that name that plans"],
     );
     // Arguments that are wrong by themselves.
     says(

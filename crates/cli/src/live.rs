@@ -165,7 +165,7 @@ fn policy(arguments: &Live) -> anyhow::Result<Policy> {
     })?;
     if arguments.threads && !policy.moves_threads() {
         return Err(Usage(format!(
-            "--threads: {} says nothing about threads; traffic and auto do",
+            "--threads: {} says nothing about threads; carrefour and auto do",
             policy.name()
         ))
         .into());
@@ -301,7 +301,7 @@ mod tests {
             (["--set=trigger"], "--set trigger: expected KEY=VALUE"),
             (
                 ["--set=none=1"],
-                "--set none=1: traffic has no parameter `none`; it has ",
+                "--set none=1: carrefour has no parameter `none`; it has ",
             ),
         ] {
             let error = typed(&words).unwrap_err();

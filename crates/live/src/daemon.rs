@@ -4,7 +4,7 @@ use std::io::Write;
 
 use nearpage_machine::{CpuId, CpuList, Machine, NodeId};
 use nearpage_online::View;
-use nearpage_online::traffic::controller_imbalance;
+use nearpage_online::carrefour::controller_imbalance;
 use rustc_hash::FxHashMap;
 
 use crate::batches::Limits;

@@ -3,8 +3,8 @@
 //! They are the simulator's. Those that need what no stock kernel offers are not among them.
 
 use nearpage_online::{
-    Action, Auto, AutoParameters, Epoch, MigrateReplicate, Monitor, Observation, OnlinePolicy,
-    ParameterError, PushPull, PushPullParameters, Setting, Thresholds, Traffic, TrafficParameters,
+    Action, Auto, AutoParameters, Carrefour, CarrefourParameters, Epoch, MigrateReplicate, Monitor,
+    Observation, OnlinePolicy, ParameterError, PushPull, PushPullParameters, Setting, Thresholds,
 };
 
 /// A policy with its parameters.
@@ -25,7 +25,7 @@ pub enum Policy {
         parameters: PushPullParameters,
     },
     /// Carrefour (§3).
-    Traffic(TrafficParameters),
+    Carrefour(CarrefourParameters),
     /// nearpage's own.
     Auto(AutoParameters),
     /// Decides nothing: for machines on which there is nothing to decide.
@@ -84,11 +84,12 @@ impl Policy {
         if name == "watch" {
             return Some(Self::Watch);
         }
-        if name == "traffic" {
-            return Some(Self::Traffic(TrafficParameters {
+        // It was called `traffic`, and is so in older logs and scripts.
+        if name == "carrefour" || name == "traffic" {
+            return Some(Self::Carrefour(CarrefourParameters {
                 // Threads are the scheduler's, unless someone asks.
                 clustering: 0,
-                ..TrafficParameters::default()
+                ..CarrefourParameters::default()
             }));
         }
         if name == "auto" {
@@ -115,7 +116,7 @@ impl Policy {
 
     /// All names.
     pub fn names() -> Vec<&'static str> {
-        let mut names = vec!["traffic", "auto", "migrate", "migrate-replicate"];
+        let mut names = vec!["carrefour", "auto", "migrate", "migrate-replicate"];
         names.extend(Monitor::ALL.map(Monitor::as_str));
         names.push("watch");
         names
@@ -129,7 +130,7 @@ impl Policy {
             } => "migrate",
             Self::MigrateReplicate { .. } => "migrate-replicate",
             Self::PushPull { monitor, .. } => monitor.as_str(),
-            Self::Traffic(_) => "traffic",
+            Self::Carrefour(_) => "carrefour",
             Self::Auto(_) => "auto",
             Self::Watch => "watch",
         }
@@ -138,13 +139,13 @@ impl Policy {
     /// Loads that take fewer cycles are none of its samples, where the hardware says how long they took; `None`: as
     /// the sampler has it. Carrefour's are of the first level, too: what the prefetcher brought hits there (§3.3.1).
     pub fn min_latency_cycles(&self) -> Option<u32> {
-        matches!(self, Self::Traffic(_)).then_some(0)
+        matches!(self, Self::Carrefour(_)).then_some(0)
     }
 
     /// Lets it move threads; `false`: it says nothing about threads.
     pub fn moves_threads(&mut self) -> bool {
         match self {
-            Self::Traffic(parameters) => parameters.clustering = 1,
+            Self::Carrefour(parameters) => parameters.clustering = 1,
             Self::Auto(parameters) => parameters.move_threads = 1,
             _ => return false,
         }
@@ -159,7 +160,7 @@ impl Policy {
         match self {
             Self::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
             Self::PushPull { parameters, .. } => parameters.set(name, value),
-            Self::Traffic(parameters) => parameters.set(name, value),
+            Self::Carrefour(parameters) => parameters.set(name, value),
             Self::Auto(parameters) => parameters.set(name, value),
             Self::Watch => Ok(false),
         }
@@ -176,7 +177,7 @@ impl Policy {
                 .values()
                 .map(|(name, value)| (name.to_owned(), value))
                 .into(),
-            Self::Traffic(parameters) => parameters
+            Self::Carrefour(parameters) => parameters
                 .values()
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value.to_string()))
@@ -210,7 +211,7 @@ impl Policy {
                 monitor,
                 parameters,
             } => Box::new(PushPull::new(*monitor, parameters, setting)?),
-            Self::Traffic(parameters) => Box::new(Traffic::new(parameters, setting)?),
+            Self::Carrefour(parameters) => Box::new(Carrefour::new(parameters, setting)?),
             Self::Auto(parameters) => Box::new(Auto::new(parameters, setting, None)?),
             Self::Watch => Box::new(Watch),
         })
@@ -244,5 +245,7 @@ mod tests {
             policy.start(&setting).expect(name);
         }
         assert_eq!(Policy::from_name("best"), None);
+        let formerly = Policy::from_name("traffic").expect("its former name");
+        assert_eq!(formerly.name(), "carrefour");
     }
 }

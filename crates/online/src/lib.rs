@@ -38,6 +38,7 @@
 mod adaptive_trigger;
 mod auto;
 pub mod best_node;
+pub mod carrefour;
 mod draw;
 mod fetch_ahead;
 mod initial;
@@ -47,7 +48,6 @@ mod parameter;
 mod planned;
 mod push_pull;
 mod replicate_on_first_touch;
-pub mod traffic;
 
 use nearpage_machine::several;
 use nearpage_recording::trace::Served;
@@ -55,6 +55,7 @@ use nearpage_recording::{AccessKind, ThreadIndex};
 
 pub use adaptive_trigger::AdaptiveTrigger;
 pub use auto::{Auto, AutoParameters, MemoryTimes};
+pub use carrefour::{Carrefour, CarrefourParameters};
 pub use draw::Draws;
 pub use fetch_ahead::fetch_ahead;
 pub use initial::Initial;
@@ -64,7 +65,6 @@ pub use parameter::{Parameter, ParameterError};
 pub use planned::{Planned, PlannedPhase, Wish};
 pub use push_pull::{Monitor, PushPull, PushPullParameters};
 pub use replicate_on_first_touch::ReplicateOnFirstTouch;
-pub use traffic::{Traffic, TrafficParameters};
 
 /// Where a page is: one home and any number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

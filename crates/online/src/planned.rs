@@ -105,7 +105,7 @@ impl Phase {
     }
 }
 
-/// As often as `traffic` allows (Carrefour §3.3.2).
+/// As often as `carrefour` allows (Carrefour §3.3.2).
 const COLLAPSES_MAX: u8 = 5;
 /// A thread that runs alone for so long begins a phase.
 const ALONE_NS: u64 = 1_000_000;

@@ -23,7 +23,7 @@ const FIRST_PAGE: u64 = 0x7_f000_0000;
 fn model(kind: Kind) -> Model {
     Model::new(Subject {
         kind,
-        policy: "traffic".to_owned(),
+        policy: "carrefour".to_owned(),
         nodes: vec![0, 1, 2, 8],
         page_bytes: 4096,
         dry_run: false,
@@ -315,9 +315,13 @@ fn what_is_held_stays_as_it_was() {
     let mut looked = Looked::at(Kind::Live);
     looked.press(" ");
     looked.model.take(&report(4, 16));
-    assert!(looked.drawn(80, 20).contains("0:04, traffic, held"));
+    assert!(looked.drawn(80, 20).contains("0:04, carrefour, held"));
     looked.press(" ");
-    assert!(looked.drawn(80, 20).contains("0:05, traffic, 160 samples"));
+    assert!(
+        looked
+            .drawn(80, 20)
+            .contains("0:05, carrefour, 160 samples")
+    );
 }
 
 #[test]

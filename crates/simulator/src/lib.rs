@@ -25,13 +25,13 @@
 //! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and
 //!   flushes. It is the CPU whose miss triggered it that pays, at its next reference. A copy takes bandwidth of the
 //!   controllers and links where it is costed by step. What a policy of the kernel decides by the clock
-//!   (`traffic`) a kernel thread carries out, page by page, on a CPU that no thread needs, where there is one;
+//!   (`carrefour`) a kernel thread carries out, page by page, on a CPU that no thread needs, where there is one;
 //!   otherwise the thread that is behind all others pays.
 //! - **A store to a replicated page** is a fault after which the master copy alone is left, or, under
-//!   `traffic`, the writer's: another node that had a copy then faults at its next miss and gets a
+//!   `carrefour`, the writer's: another node that had a copy then faults at its next miss and gets a
 //!   fresh one. Stores that hit fault, too: of those the trace has the first to each page in 100,000 instructions
 //!   of a thread, so that a copy outlives a store to its page by no longer.
-//! - **Samples** (`traffic`) are taken of each thread at even distances of its own time, and cost it
+//! - **Samples** (`carrefour`) are taken of each thread at even distances of its own time, and cost it
 //!   time. Which instruction is sampled is drawn: a miss as often as instructions are misses, and a load
 //!   that hits in the first level, taken to be of the page of the last miss of data, as often as programs load.
 //!   Where a policy is shown one miss in so many, the distances between these are drawn, too.
@@ -77,8 +77,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nearpage_machine::{Machine, Timing};
 use nearpage_online::{
-    AdaptiveTrigger, Auto, Initial, KernelBalancing, MemoryTimes, MigrateReplicate, OnlinePolicy,
-    Planned, PlannedPhase, PushPull, ReplicateOnFirstTouch, Setting, Traffic, Wish,
+    AdaptiveTrigger, Auto, Carrefour, Initial, KernelBalancing, MemoryTimes, MigrateReplicate,
+    OnlinePolicy, Planned, PlannedPhase, PushPull, ReplicateOnFirstTouch, Setting, Wish,
 };
 
 pub use error::Error;
@@ -214,7 +214,9 @@ fn simulate_one(
             let auto = Auto::new(parameters, &setting, Some(&run.memory_times()))?;
             run.under::<_, true>(auto)
         }
-        Policy::Traffic(parameters) => run.under::<_, true>(Traffic::new(parameters, &setting)?),
+        Policy::Carrefour(parameters) => {
+            run.under::<_, true>(Carrefour::new(parameters, &setting)?)
+        }
         Policy::KernelBalancing(parameters) => {
             let nodes = machine.nodes.iter();
             let cpus: Vec<u32> = nodes

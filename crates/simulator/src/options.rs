@@ -417,7 +417,7 @@ impl Job {
             // Its place and home, counts by node, migrations.
             Policy::PushPull(..) => moved + 24 + 4 * nodes + 4,
             // Row of its samples, collapses, who replicated it and whether it is, stale copies.
-            Policy::Traffic(_) => moved + 4 + 4 + 2 + 1 + 8,
+            Policy::Carrefour(_) => moved + 4 + 4 + 2 + 1 + 8,
             // Its state, counts by node.
             Policy::Auto(_) => moved + 6 + 2 * nodes,
             // In its process, last fault, unmapped for the policy and for the replay.

@@ -1,6 +1,6 @@
 //! What came out.
 
-use nearpage_online::traffic::{controller_imbalance, imbalance};
+use nearpage_online::carrefour::{controller_imbalance, imbalance};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use nearpage_machine::Timing;
 use nearpage_online::{
-    AutoParameters, Initial, KernelBalancingParameters, Monitor, Parameter, ParameterError,
-    PushPullParameters, Thresholds, TrafficParameters,
+    AutoParameters, CarrefourParameters, Initial, KernelBalancingParameters, Monitor, Parameter,
+    ParameterError, PushPullParameters, Thresholds,
 };
 use nearpage_recording::ThreadIndex;
 
@@ -42,7 +42,7 @@ pub enum Policy {
     /// One of ARS's algorithms.
     PushPull(Monitor, PushPullParameters),
     /// Carrefour.
-    Traffic(TrafficParameters),
+    Carrefour(CarrefourParameters),
     /// Linux's automatic NUMA balancing.
     KernelBalancing(KernelBalancingParameters),
     /// nearpage's own, as it decides while the program runs.
@@ -126,7 +126,7 @@ impl Policy {
         "in-w",
         "out-u-local",
         "out-w-local",
-        "traffic",
+        "carrefour",
         "kernel-balancing",
         "auto",
     ];
@@ -145,7 +145,8 @@ impl Policy {
             "migrate-replicate" => Some(dynamic(Halves::Both)),
             "block-naive" => Some(Self::BlockNaive),
             "replicate-on-first-touch" => Some(Self::ReplicateOnFirstTouch),
-            "traffic" => Some(Self::Traffic(TrafficParameters::default())),
+            // It was called `traffic`, and is so in older scripts.
+            "carrefour" | "traffic" => Some(Self::Carrefour(CarrefourParameters::default())),
             "auto" => Some(Self::Auto(AutoParameters::default())),
             "kernel-balancing" => Some(Self::KernelBalancing(KernelBalancingParameters::default())),
             _ => {
@@ -166,7 +167,7 @@ impl Policy {
             Self::Homes { name, .. } => name,
             Self::ReplicateOnFirstTouch => "replicate-on-first-touch",
             Self::PushPull(monitor, _) => monitor.as_str(),
-            Self::Traffic(_) => "traffic",
+            Self::Carrefour(_) => "carrefour",
             Self::KernelBalancing(_) => "kernel-balancing",
             Self::Auto(_) => "auto",
             Self::MigrateReplicate {
@@ -205,7 +206,7 @@ impl Policy {
 
     /// Does it say which references it wants to be shown?
     pub(crate) fn asks(&self) -> bool {
-        matches!(self, Self::Traffic(_) | Self::KernelBalancing(_))
+        matches!(self, Self::Carrefour(_) | Self::KernelBalancing(_))
     }
 
     /// Sets a parameter of its own; `false`: it has none of that name.
@@ -217,7 +218,7 @@ impl Policy {
             }
             Self::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
             Self::PushPull(_, parameters) => parameters.set(name, value),
-            Self::Traffic(parameters) => parameters.set(name, value),
+            Self::Carrefour(parameters) => parameters.set(name, value),
             Self::KernelBalancing(parameters) => parameters.set(name, value),
             Self::Auto(parameters) => parameters.set(name, value),
             _ => Ok(false),
@@ -232,7 +233,7 @@ impl Policy {
                 .chain([ADAPTIVE])
                 .collect(),
             Self::PushPull(..) => PushPullParameters::PARAMETERS.to_vec(),
-            Self::Traffic(_) => TrafficParameters::PARAMETERS.to_vec(),
+            Self::Carrefour(_) => CarrefourParameters::PARAMETERS.to_vec(),
             Self::KernelBalancing(_) => KernelBalancingParameters::PARAMETERS.to_vec(),
             Self::Auto(_) => AutoParameters::PARAMETERS.to_vec(),
             _ => Vec::new(),
@@ -257,7 +258,7 @@ impl Policy {
                     .collect()
             }
             Self::PushPull(_, parameters) => parameters.values().to_vec(),
-            Self::Traffic(parameters) => parameters.values().into_iter().map(text).collect(),
+            Self::Carrefour(parameters) => parameters.values().into_iter().map(text).collect(),
             Self::KernelBalancing(parameters) => {
                 parameters.values().into_iter().map(text).collect()
             }

@@ -9,6 +9,7 @@ use crate::{
 };
 
 mod agreement;
+mod carrefour;
 mod effects;
 mod interconnect;
 mod miss_times;
@@ -21,7 +22,6 @@ mod properties;
 mod scheduling;
 mod shared_data;
 mod store_notes;
-mod traffic;
 
 fn machine(nodes: usize, more: &str) -> Machine {
     let row = |from: usize| {

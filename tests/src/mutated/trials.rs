@@ -138,7 +138,7 @@ impl<'a> Trials<'a> {
         match COMMANDS[at] {
             "plan" => command.args(["plan", "copy", "--machine", "flash-8", "--phases"]),
             "replay" if is_full => {
-                let policies = "first-touch,migrate-replicate,auto,traffic,plan:auto";
+                let policies = "first-touch,migrate-replicate,auto,carrefour,plan:auto";
                 command.args(["simulate", "copy", "--policy", policies])
             }
             "replay" => command.arg("evaluate").arg(sound).arg("copy"),

@@ -33,9 +33,9 @@ pub struct Live {
         help_heading = "Instead of a command"
     )]
     pub all: bool,
-    /// What decides: traffic, auto, migrate, migrate-replicate, out-u, out-w, in-w, out-u-local,
+    /// What decides: carrefour, auto, migrate, migrate-replicate, out-u, out-w, in-w, out-u-local,
     /// out-w-local, watch
-    #[arg(long, value_name = "POLICY", default_value = "traffic")]
+    #[arg(long, value_name = "POLICY", default_value = "carrefour")]
     pub policy: String,
     /// Set a parameter of the policy
     #[arg(long, value_name = "KEY=VALUE")]
@@ -43,7 +43,7 @@ pub struct Live {
     /// Time between decisions
     #[arg(long, value_name = "S", default_value = "1s", value_parser = seconds)]
     pub interval: f64,
-    /// Pin threads where the policy wants them (traffic: those that share pages, on one node;
+    /// Pin threads where the policy wants them (carrefour: those that share pages, on one node;
     /// auto: near the memory that they use)
     #[arg(long)]
     pub threads: bool,
@@ -57,7 +57,7 @@ pub struct Live {
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
     /// With hardware that says how long a load took: leave out those that take fewer cycles [default: 30;
-    /// traffic: 0, as it counts hits of the first level]
+    /// carrefour: 0, as it counts hits of the first level]
     #[arg(long, value_name = "CYCLES", value_parser = clap::value_parser!(u32).range(..=0xffff))]
     pub min_latency: Option<u32>,
     /// The longest that a call that moves pages may take

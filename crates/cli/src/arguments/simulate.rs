@@ -57,7 +57,7 @@ pub struct Simulate {
     pub machine: Option<String>,
     /// Policies, with commas: first-touch, round-robin, interleave, block-naive, post-facto, migrate,
     /// replicate, migrate-replicate, replicate-on-first-touch, out-u, out-w, in-w, out-u-local,
-    /// out-w-local, traffic, kernel-balancing, auto (nearpage's own, deciding as the program runs);
+    /// out-w-local, carrefour, kernel-balancing, auto (nearpage's own, deciding as the program runs);
     /// plan:FILE is what `nearpage plan` decided (a file name without commas), plan:auto, plan:object
     /// and so on what it decides of this very recording [default: round-robin,
     /// first-touch, post-facto, migrate, replicate, migrate-replicate, as far as they make sense on
@@ -67,7 +67,7 @@ pub struct Simulate {
     #[command(flatten)]
     pub deciding: Deciding,
     /// Set a parameter of the policies that have it (listed below); source (cache, sampled-cache, tlb,
-    /// sampled-tlb, loads, clock; of traffic: asked, for the samples that it asks for); or of all:
+    /// sampled-tlb, loads, clock; of carrefour: asked, for the samples that it asks for); or of all:
     /// flush (all, mapping), copy (cpu, hardware), pages (all, shared)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,

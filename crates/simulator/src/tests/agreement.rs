@@ -5,8 +5,8 @@ use std::cell::RefCell;
 
 use nearpage_machine::Timing;
 use nearpage_online::{
-    Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, Reason, Setting, Survivor,
-    Traffic, TrafficParameters,
+    Action, ActionKind, Carrefour, CarrefourParameters, Copies, Epoch, Observation, OnlinePolicy,
+    Reason, Setting, Survivor,
 };
 use proptest::prelude::*;
 
@@ -116,7 +116,7 @@ impl OnlinePolicy for Asks<'_> {
 
 /// `carrefour` that is asked after each batch whether it knows which pages have copies.
 struct Knows {
-    policy: Traffic,
+    policy: Carrefour,
     at_once: bool,
 }
 
@@ -225,14 +225,14 @@ proptest! {
         at_once in any::<bool>(),
         collapses in 0u64..4,
     ) {
-        let parameters = TrafficParameters {
+        let parameters = CarrefourParameters {
             maptu: 0,
             reads_percent: 0,
             candidates: 1,
             decision_ns: 10_000,
             clustering: 0,
             collapses,
-            ..TrafficParameters::default()
+            ..CarrefourParameters::default()
         };
         let setting = Setting {
             nodes: 4,
@@ -243,7 +243,7 @@ proptest! {
             every: 1,
             seed: 0,
         };
-        let policy = Traffic::new(&parameters, &setting).expect("policy");
+        let policy = Carrefour::new(&parameters, &setting).expect("policy");
         run(&trace, &machine, &job, Knows { policy, at_once });
     }
 }

@@ -10,7 +10,7 @@ pub(super) fn eager() -> Vec<Job> {
     let mut jobs: Vec<Job> = ["out-u", "out-w", "in-w", "out-u-local", "out-w-local"]
         .map(|name| job(name, &[("factor", "0.2"), ("check_ns", "3000")]))
         .to_vec();
-    let traffic = [
+    let carrefour = [
         ("maptu", "0"),
         ("reads_percent", "0"),
         ("imbalance_percent", "0"),
@@ -24,8 +24,8 @@ pub(super) fn eager() -> Vec<Job> {
         ("decision_ns", "5000"),
     ];
     let full = [("source", "cache"), ("memory_pages", "14")];
-    jobs.push(job("traffic", &traffic));
-    jobs.push(job("traffic", &[&traffic[..], &full].concat()));
+    jobs.push(job("carrefour", &carrefour));
+    jobs.push(job("carrefour", &[&carrefour[..], &full].concat()));
     let linux = [
         ("scan_delay_ms", "0"),
         ("scan_period_min_ms", "1"),
@@ -177,6 +177,13 @@ fn blocks_are_dealt_out_in_order() {
 }
 
 #[test]
+fn traffic_is_the_former_name_of_carrefour() {
+    let policy = Policy::from_name("traffic").expect("its former name");
+    assert_eq!(policy.name(), "carrefour");
+    assert!(!Policy::NAMES.contains(&"traffic"));
+}
+
+#[test]
 fn online_policies_need_memory_on_two_nodes() {
     let trace = each(1, &[0], &[load(0, 0)]);
     let machine = machine(1, CLOCK);
@@ -273,7 +280,7 @@ fn thresholds_that_contradict_each_other_are_told_in_a_line() {
             "hold=128 is not below trigger=128",
         ),
         (
-            "traffic",
+            "carrefour",
             [("fast_cycles", "100"), ("slow_cycles", "99")],
             "slow_cycles=99 is below fast_cycles=100",
         ),

@@ -71,7 +71,7 @@ proptest! {
         // Samples, before any decision.
         let settings = [("early_samples", "1"), ("sample_cost_cycles", "7"), ("fast_cycles", "500"),
             ("slow_cycles", "500")];
-        jobs.push(job("traffic", &settings));
+        jobs.push(job("carrefour", &settings));
         let plain = simulate(&without, &machine, &jobs, 1).expect("simulates");
         let noted = simulate(&with, &machine, &jobs, 1).expect("simulates");
         for (plain, noted) in plain.iter().zip(&noted) {

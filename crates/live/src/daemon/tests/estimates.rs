@@ -9,7 +9,7 @@ fn samples_that_are_taken_less_often_stand_for_more_accesses() {
         (Estimate::TimeLost { latency_ns: 100.0 }, 10 * PERIOD_NS),
         (Estimate::Weights, 1000),
     ] {
-        let daemon = daemon("traffic", &world, |settings| settings.estimate = estimate);
+        let daemon = daemon("carrefour", &world, |settings| settings.estimate = estimate);
         let mut program = Program::new();
         assert_eq!(daemon.accesses_per_thousand(&program.observer), 0);
         for rarer in [1u16, 8] {

@@ -54,7 +54,7 @@ fn pages_that_were_moved_back_are_told_of() {
 #[test]
 fn pages_whose_copies_end_are_colocated_again() {
     let (mut world, mut program) = (world(), Program::new());
-    let mut daemon = daemon("traffic", &world, |settings| {
+    let mut daemon = daemon("carrefour", &world, |settings| {
         for (name, value) in [("maptu", "0"), ("decision_ns", "1000000000")] {
             assert_eq!(settings.policy.set(name, value), Ok(true));
         }

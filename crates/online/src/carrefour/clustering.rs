@@ -20,7 +20,7 @@
 
 use nearpage_recording::ThreadIndex;
 
-use super::parameters::TrafficParameters;
+use super::parameters::CarrefourParameters;
 use super::profile::Profiled;
 use crate::{Epoch, ThreadCounts, ThreadMove};
 
@@ -45,7 +45,7 @@ pub fn swaps(
     epoch: &Epoch<'_>,
     pages: &[Profiled],
     (nodes, cpus_per_node): (usize, u32),
-    parameters: &TrafficParameters,
+    parameters: &CarrefourParameters,
 ) -> Vec<ThreadMove> {
     let threads = epoch.threads;
     let traffic: u64 = threads.iter().map(memory_accesses).sum();
@@ -230,7 +230,7 @@ mod tests {
         };
         let nodes = threads.iter().map(|thread| usize::from(thread.node) + 1);
         let machine = (nodes.max().unwrap_or(0), 1);
-        swaps(&epoch, pages, machine, &TrafficParameters::default())
+        swaps(&epoch, pages, machine, &CarrefourParameters::default())
             .iter()
             .map(|moved| (moved.thread.0, moved.node))
             .collect()

@@ -1,6 +1,6 @@
 //! How often samples are taken (§3.3.1).
 
-use super::parameters::TrafficParameters;
+use super::parameters::CarrefourParameters;
 use crate::View;
 
 /// None while no application is worth managing (step 1 of §3.2.1: "no reason to subject them to sampling
@@ -16,7 +16,7 @@ pub enum Rate {
 
 impl Rate {
     /// Until the first decision.
-    pub fn first(parameters: &TrafficParameters) -> Self {
+    pub fn first(parameters: &CarrefourParameters) -> Self {
         match parameters.early_samples {
             0 => Self::Off,
             _ => Self::Fast,
@@ -24,7 +24,7 @@ impl Rate {
     }
 
     /// The rate after a decision that placed `actions` pages; `managed`: of some application.
-    pub fn next(self, managed: bool, actions: u64, parameters: &TrafficParameters) -> Self {
+    pub fn next(self, managed: bool, actions: u64, parameters: &CarrefourParameters) -> Self {
         match self {
             _ if !managed => Self::Off,
             Self::Off => Self::Fast,
@@ -34,7 +34,7 @@ impl Rate {
     }
 
     /// What is asked of the driver.
-    pub fn view(self, parameters: &TrafficParameters) -> View {
+    pub fn view(self, parameters: &CarrefourParameters) -> View {
         let cycles = match self {
             Self::Fast => parameters.fast_cycles,
             Self::Slow => parameters.slow_cycles,
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn ten_actions_keep_the_rate_high() {
-        let parameters = TrafficParameters::default();
+        let parameters = CarrefourParameters::default();
         let next = |rate: Rate, managed, actions| rate.next(managed, actions, &parameters);
         assert_eq!(next(Rate::Fast, true, 10), Rate::Fast);
         assert_eq!(next(Rate::Fast, true, 9), Rate::Slow);

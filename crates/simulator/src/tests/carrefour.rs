@@ -1,8 +1,8 @@
-//! Carrefour (`traffic`) at work.
+//! Carrefour (`carrefour`) at work.
 
 use super::*;
 
-/// Decisions of `traffic` every 10 µs, whatever the traffic.
+/// Decisions of `carrefour` every 10 µs, whatever the traffic.
 const OFTEN: [(&str, &str); 4] = [
     ("maptu", "0"),
     ("decision_ns", "10000"),
@@ -10,15 +10,15 @@ const OFTEN: [(&str, &str); 4] = [
     ("clustering", "0"),
 ];
 
-fn traffic(more: &[(&str, &str)]) -> Job {
-    job("traffic", &[&OFTEN, more].concat())
+fn carrefour(more: &[(&str, &str)]) -> Job {
+    job("carrefour", &[&OFTEN, more].concat())
 }
 
 #[test]
 fn traffic_colocates_by_samples_and_by_full_information() {
     let machine = machine(4, CLOCK);
     let trace = remote_reader();
-    let outcome = one(&trace, &machine, traffic(&[("source", "cache")]));
+    let outcome = one(&trace, &machine, carrefour(&[("source", "cache")]));
     // A CPU is idle, and the kernel moves pages there.
     assert_eq!((outcome.migrated, outcome.split.move_ns), (4, 0.0));
     let sampled = [
@@ -26,7 +26,7 @@ fn traffic_colocates_by_samples_and_by_full_information() {
         ("slow_cycles", "500"),
         ("sample_cost_cycles", "40"),
     ];
-    let outcome = one(&trace, &machine, traffic(&sampled));
+    let outcome = one(&trace, &machine, carrefour(&sampled));
     assert_eq!(outcome.migrated, 4);
     // Samples cost 40 ns each, and come every 500 ns of the thread's time.
     let samples = outcome.split.move_ns / 40.0;
@@ -35,7 +35,7 @@ fn traffic_colocates_by_samples_and_by_full_information() {
     // Fewer than 50 accesses in a microsecond are not worth it.
     let still = one(&trace, &machine, job("first-touch", &[]));
     let few = [("source", "cache"), ("decision_ns", "10000")];
-    let outcome = one(&trace, &machine, job("traffic", &few));
+    let outcome = one(&trace, &machine, job("carrefour", &few));
     assert_eq!((outcome.migrated, outcome.time_ns), (0, still.time_ns));
 }
 
@@ -61,7 +61,7 @@ fn hits_that_are_sampled_are_of_the_page_that_was_missed_on_last() {
             .flat_map(|&other| [load(50, 0), other])
             .collect();
         let trace = touched_by_first(3, vec![(8, round.repeat(2000))]);
-        one(&trace, &machine, traffic(&settings)).migrated
+        one(&trace, &machine, carrefour(&settings)).migrated
     };
     let fetch = Miss {
         kind: AccessKind::Fetch,
@@ -72,7 +72,7 @@ fn hits_that_are_sampled_are_of_the_page_that_was_missed_on_last() {
     assert_eq!(moved(&[write_back(2)]), 1, "what goes is not what comes");
     // All time passes in misses, with a line written back after each.
     let trace = touched_by_first(1, vec![(8, [load(0, 0), write_back(0)].repeat(2000))]);
-    assert_eq!(one(&trace, &machine, traffic(&settings)).migrated, 1);
+    assert_eq!(one(&trace, &machine, carrefour(&settings)).migrated, 1);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn the_kernel_moves_pages_on_an_idle_cpu_and_takes_a_threads_time_where_there_is
         // Each has a page of its own.
         let others = (0..threads).map(|cpu| (cpu, [load(0, cpu)].repeat(20_000)));
         let trace = touched_by_first(threads, others.collect());
-        let outcome = one(&trace, &machine, traffic(&[("source", "cache")]));
+        let outcome = one(&trace, &machine, carrefour(&[("source", "cache")]));
         let still = one(&trace, &machine, job("first-touch", &[]));
         assert!(outcome.migrated > 0);
         assert!(outcome.time_ns < still.time_ns);
@@ -105,7 +105,7 @@ fn copies_of_pages_are_traffic_whoever_makes_them() {
     let trace = touched_by_first(1, vec![(8, reads(1, 1000))]);
     for policy in [
         job(
-            "traffic",
+            "carrefour",
             &[&OFTEN[..2], &[("clustering", "0"), ("source", "cache")]].concat(),
         ),
         job("out-u", &[("check_ns", "10000")]),
@@ -132,7 +132,7 @@ fn what_reaches_no_memory_is_no_access_to_it() {
     let trace = touched_by_first(2, vec![(8, round.repeat(5000)), (4, reads(1, 20_000))]);
     let replicated = |settings: &[(&str, &str)]| {
         let settings = [&[("source", "cache"), ("candidates", "1")], settings].concat();
-        one(&trace, &machine, traffic(&settings)).replicated
+        one(&trace, &machine, carrefour(&settings)).replicated
     };
     assert!(replicated(&[]) > 0, "all that memory serves are loads");
     // Five accesses a microsecond of a thread that loads, one and a quarter of the other.
@@ -151,7 +151,7 @@ fn traffic_replicates_from_five_hundred_pages_and_interleaves_below() {
             ("decision_ns", &decision),
             ("move_ns", "1"),
         ];
-        let outcome = one(&trace, &machine, traffic(&settings));
+        let outcome = one(&trace, &machine, carrefour(&settings));
         assert_eq!(outcome.replicated, expected);
         assert_eq!(
             outcome.interleaved > 300,
@@ -208,7 +208,7 @@ const REPLICATION_ONLY: [(&str, &str); 5] = [
 #[test]
 fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
     let machine = machine(4, CLOCK);
-    let outcome = one(&stores_and_reads(1), &machine, traffic(&REPLICATION_ONLY));
+    let outcome = one(&stores_and_reads(1), &machine, carrefour(&REPLICATION_ONLY));
     assert_eq!(
         (outcome.replicated, outcome.collapsed, outcome.refreshed),
         (2, 1, 1)
@@ -217,7 +217,7 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
     assert_eq!(outcome.split.move_ns, 2.0 * 3000.0);
     assert_eq!(outcome.pages_max, 3);
     // The store and the read after it are local, as all since the copies were made.
-    let apart = one(&stores_and_reads(0), &machine, traffic(&REPLICATION_ONLY));
+    let apart = one(&stores_and_reads(0), &machine, carrefour(&REPLICATION_ONLY));
     assert_eq!(outcome.local, apart.local + 2);
     // Under migrate-replicate the master alone is left, and nobody gets a fresh copy.
     let thresholds = [("trigger", "30"), ("hold", "10"), ("write", "9")];
@@ -246,7 +246,7 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
     let settings = |moves: (&'static str, &'static str)| {
         let often = OFTEN.into_iter().filter(|setting| setting.0 != "move_ns");
         let all = often.chain(REPLICATION_ONLY).chain([moves]);
-        job("traffic", &all.collect::<Vec<_>>())
+        job("carrefour", &all.collect::<Vec<_>>())
     };
     for (machine, moves) in [
         (&machine, ("move_ns", "3000")),
@@ -269,7 +269,7 @@ fn stores_that_hit_in_a_cache_take_copies_away() {
         let hits = trace.threads[2].1[0].misses.iter_mut();
         hits.filter(|miss| miss.kind == AccessKind::Store)
             .for_each(|miss| miss.served = served);
-        let outcome = one(&trace, &machine, traffic(&REPLICATION_ONLY));
+        let outcome = one(&trace, &machine, carrefour(&REPLICATION_ONLY));
         assert_eq!((outcome.collapsed, outcome.refreshed), (3, 3), "{served:?}");
     }
 }
@@ -328,7 +328,7 @@ fn a_page_collapses_six_times_at_most_however_slowly_pages_are_moved() {
         let outcome = one(
             &stores_and_reads_of_three(40),
             &machine,
-            job("traffic", &settings),
+            job("carrefour", &settings),
         );
         assert_eq!(outcome.collapsed, 6, "{batch_pages} pages to a batch");
         assert!(outcome.refreshed <= 10, "two readers after each of five");
@@ -350,7 +350,7 @@ fn a_writer_and_a_reader_of_a_copied_page_both_get_on() {
     for (thread, miss) in [(1, load(0, 0)), (2, store(0, 0))] {
         trace.threads[thread].1[0].misses.extend([miss; 20]);
     }
-    let outcome = one(&trace, &machine(4, CLOCK), traffic(&settings));
+    let outcome = one(&trace, &machine(4, CLOCK), carrefour(&settings));
     // Each store takes the reader's copy at most once, each read gets one at most once for it.
     assert!(
         (1..=21).contains(&outcome.collapsed),
@@ -379,9 +379,9 @@ fn threads_that_share_are_brought_together() {
     });
     let trace = trace(8, threads.collect());
     let settings = [("source", "cache"), ("clustering", "1")];
-    let outcome = one(&trace, &machine, traffic(&settings));
+    let outcome = one(&trace, &machine, carrefour(&settings));
     assert_eq!(outcome.threads_moved, 2);
-    let apart = one(&trace, &machine, traffic(&settings[..1]));
+    let apart = one(&trace, &machine, carrefour(&settings[..1]));
     assert_eq!(apart.threads_moved, 0);
     assert!(outcome.local_share() > 0.95 && apart.local_share() < 0.8);
     assert_eq!(outcome.misses, apart.misses);

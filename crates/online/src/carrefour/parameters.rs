@@ -1,4 +1,4 @@
-//! Thresholds of `traffic`, as published.
+//! Thresholds of `carrefour`, as published.
 
 use crate::ParameterError;
 use crate::parameter::parameters;
@@ -7,7 +7,7 @@ const LARGE: u64 = 1_000_000_000_000;
 
 parameters! {
     /// Named thresholds, with their sources.
-    pub struct TrafficParameters {
+    pub struct CarrefourParameters {
         // Step 1 of §3.2.1.
         maptu = 50, 0..=LARGE, "memory accesses per microsecond above which an application is managed";
         // Step 2.
@@ -43,7 +43,7 @@ parameters! {
     }
 }
 
-impl TrafficParameters {
+impl CarrefourParameters {
     /// Checks what single ranges cannot.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl TrafficParameters {
         }
         if [self.replication, self.interleaving, self.colocation] == [0; 3] {
             return Err(ParameterError(
-                "replication, interleaving and colocation are all 0: traffic could place nothing; leave one on"
+                "replication, interleaving and colocation are all 0: carrefour could place nothing; leave one on"
                     .to_owned(),
             ));
         }

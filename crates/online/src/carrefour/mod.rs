@@ -25,7 +25,7 @@ mod replicas;
 use nearpage_recording::ThreadIndex;
 
 pub use counters::{controller_imbalance, imbalance};
-pub use parameters::TrafficParameters;
+pub use parameters::CarrefourParameters;
 
 use self::counters::Counters;
 use self::global::Mechanisms;
@@ -39,10 +39,10 @@ use super::{
     Survivor, ThreadMove, View,
 };
 
-/// `traffic`.
+/// `carrefour`.
 #[derive(Clone, Debug)]
-pub struct Traffic {
-    parameters: TrafficParameters,
+pub struct Carrefour {
+    parameters: CarrefourParameters,
     nodes: usize,
     cpus_per_node: u32,
     memory_nodes: u64,
@@ -67,16 +67,19 @@ struct Managed {
     candidates: Vec<usize>,
 }
 
-impl Traffic {
+impl Carrefour {
     /// The whole policy.
     ///
     /// # Errors
     /// Thresholds that contradict each other; a machine whose memory is all on one node.
-    pub fn new(parameters: &TrafficParameters, setting: &Setting) -> Result<Self, ParameterError> {
+    pub fn new(
+        parameters: &CarrefourParameters,
+        setting: &Setting,
+    ) -> Result<Self, ParameterError> {
         parameters.check()?;
         if setting.memory_nodes.count_ones() < 2 {
             return Err(ParameterError(
-                "traffic: a machine with memory on one node leaves nothing to place; choose one with two or more"
+                "carrefour: a machine with memory on one node leaves nothing to place; choose one with two or more"
                     .to_owned(),
             ));
         }
@@ -313,7 +316,7 @@ impl Traffic {
     }
 }
 
-impl OnlinePolicy for Traffic {
+impl OnlinePolicy for Carrefour {
     fn epoch_ns(&self) -> Option<u64> {
         Some(self.parameters.decision_ns)
     }

@@ -1,7 +1,7 @@
 //! Global decisions: which mechanisms are on for an application (§3.2.1, Figure 4).
 
 use super::counters::{ApplicationCounters, Counters};
-use super::parameters::TrafficParameters;
+use super::parameters::CarrefourParameters;
 
 /// Mechanisms that are on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Mechanisms {
 }
 
 /// Does an application load enough for its pages to be replicated (step 2)?
-pub fn loads_enough(application: &ApplicationCounters, parameters: &TrafficParameters) -> bool {
+pub fn loads_enough(application: &ApplicationCounters, parameters: &CarrefourParameters) -> bool {
     100.0 * application.read_share >= parameters.reads_percent as f64
 }
 
@@ -23,7 +23,7 @@ pub fn loads_enough(application: &ApplicationCounters, parameters: &TrafficParam
 pub fn decide(
     counters: &Counters,
     application: &ApplicationCounters,
-    parameters: &TrafficParameters,
+    parameters: &CarrefourParameters,
 ) -> Option<Mechanisms> {
     let percent = |share: f64| 100.0 * share;
     // Step 1.
@@ -68,7 +68,7 @@ mod tests {
             nodes: 0b1111,
         };
         change(&mut counters, &mut application);
-        let mechanisms = decide(&counters, &application, &TrafficParameters::default())?;
+        let mechanisms = decide(&counters, &application, &CarrefourParameters::default())?;
         let Mechanisms {
             replication,
             interleaving,
@@ -132,7 +132,7 @@ mod tests {
             ("interleaving", [true, false, true]),
             ("colocation", [true, true, false]),
         ] {
-            let mut parameters = TrafficParameters::default();
+            let mut parameters = CarrefourParameters::default();
             assert_eq!(parameters.set(name, "0"), Ok(true));
             let found = decide(&counters, &application, &parameters).expect("managed");
             assert_eq!(
@@ -140,7 +140,7 @@ mod tests {
                 expected
             );
         }
-        let mut parameters = TrafficParameters::default();
+        let mut parameters = CarrefourParameters::default();
         assert_eq!(parameters.set("cpu_percent", "31"), Ok(true));
         assert_eq!(decide(&counters, &application, &parameters), None);
     }

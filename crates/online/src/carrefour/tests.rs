@@ -12,7 +12,7 @@ const PAGES: usize = 1000;
 
 /// Four nodes with a thread each, of one application unless changed; node 0's memory serves all.
 struct Driver {
-    policy: Traffic,
+    policy: Carrefour,
     threads: Vec<ThreadCounts>,
     controller_requests: [u64; 4],
     free_share: f64,
@@ -20,7 +20,7 @@ struct Driver {
 
 impl Driver {
     fn new(set: &[(&str, &str)]) -> Self {
-        let mut parameters = TrafficParameters::default();
+        let mut parameters = CarrefourParameters::default();
         for (name, value) in set {
             assert_eq!(parameters.set(name, value), Ok(true), "{name}");
         }
@@ -42,7 +42,7 @@ impl Driver {
             writes: 0,
         });
         Self {
-            policy: Traffic::new(&parameters, &setting).expect("parameters"),
+            policy: Carrefour::new(&parameters, &setting).expect("parameters"),
             threads: threads.collect(),
             controller_requests: [100_000_000, 0, 0, 0],
             free_share: 0.9,
@@ -338,7 +338,7 @@ fn copies_are_for_the_nodes_that_threads_are_on_after_clustering() {
 #[test]
 fn contradictions_are_one_line() {
     let new = |set: &[(&str, &str)], memory_nodes| {
-        let mut parameters = TrafficParameters::default();
+        let mut parameters = CarrefourParameters::default();
         for (name, value) in set {
             assert_eq!(parameters.set(name, value), Ok(true), "{name}");
         }
@@ -351,11 +351,15 @@ fn contradictions_are_one_line() {
             every: 1,
             seed: 1,
         };
-        Traffic::new(&parameters, &setting).map_err(|error| error.0)
+        Carrefour::new(&parameters, &setting).map_err(|error| error.0)
     };
     assert!(new(&[], 0b11).is_ok());
     for (set, memory_nodes, message) in [
-        (&[][..], 0b10, "traffic: a machine with memory on one node"),
+        (
+            &[][..],
+            0b10,
+            "carrefour: a machine with memory on one node",
+        ),
         (
             &[("slow_cycles", "64999")],
             0b11,
@@ -383,7 +387,7 @@ fn contradictions_are_one_line() {
         );
     }
     assert_eq!(
-        TrafficParameters::default()
+        CarrefourParameters::default()
             .set("maptu", "-1")
             .expect_err("range")
             .0,
