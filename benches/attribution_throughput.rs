@@ -70,7 +70,7 @@ impl MadeUp {
                 },
                 level: Level::Unknown,
                 resolution: Resolution::Exact,
-                distance_bytes: 4,
+                skid_bytes: 4,
                 weight: 1.0,
                 cost_ns: 1e6,
                 page_node: None,

@@ -7,7 +7,7 @@
 //! `valgrind --tool=callgrind --toggle-collect='*Daemon::step*'` gives instructions, which no other work on
 //! the machine changes.
 
-use nearpage_live::{Daemon, FreeMemory, Kernel, Observer, Policy, Report};
+use nearpage_live::{Daemon, FreeMemory, Kernel, LivePolicy, Observer, Report};
 use nearpage_machine::{CpuId, preset};
 use nearpage_recording::{Access, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex};
 use nearpage_sampler::Sink;
@@ -49,7 +49,7 @@ fn batch(begin_ns: u64, random: &mut u64) -> Vec<Access> {
             },
             level: Level::Unknown,
             resolution: Resolution::Exact,
-            distance_bytes: 0,
+            skid_bytes: 0,
             weight: 1.0,
             cost_ns: 100_000.0,
             page_node: None,
@@ -130,8 +130,8 @@ fn main() {
     );
     let asked: Vec<String> = std::env::args().skip(1).collect();
     let is_asked = |name: &&str| asked.iter().any(|word| word == name);
-    let all = !Policy::names().iter().any(is_asked);
-    for name in Policy::names()
+    let all = !LivePolicy::names().iter().any(is_asked);
+    for name in LivePolicy::names()
         .into_iter()
         .filter(|name| all || is_asked(name))
     {

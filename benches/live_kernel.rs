@@ -3,7 +3,7 @@
 
 use std::io;
 
-use nearpage_live::{Caution, Estimate, Kernel, Limits, Policy, Settings};
+use nearpage_live::{Estimate, GuardThresholds, Kernel, Limits, LivePolicy, Settings};
 use nearpage_machine::NodeId;
 
 pub const PAGE: u64 = 4096;
@@ -40,13 +40,13 @@ impl Kernel for Clock {
 /// A daemon that decides by the policy of that name.
 pub fn settings(policy: &str, pages: usize) -> Settings {
     Settings {
-        policy: Policy::from_name(policy).expect("a policy of that name"),
+        policy: LivePolicy::from_name(policy).expect("a policy of that name"),
         pages,
         limits: Limits {
             stall_ns: 20_000_000,
             bytes_per_second: 1 << 30,
         },
-        caution: Caution::default(),
+        guard_thresholds: GuardThresholds::default(),
         dry_run: true,
         moves_threads: false,
         seed: 1,

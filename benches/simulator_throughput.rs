@@ -7,7 +7,7 @@
 use nearpage_machine::{CpuId, preset};
 use nearpage_recording::trace::{Miss, PageIndex, Served, StepBatch, Steps, TracedThread};
 use nearpage_recording::{AccessKind, ThreadIndex};
-use nearpage_simulator::{Job, Policy, StepSource, ThreadSteps, Trace, simulate};
+use nearpage_simulator::{Job, SimulatedPolicy, StepSource, ThreadSteps, Trace, simulate};
 
 const THREADS: u64 = 8;
 const BATCH: u64 = 8192;
@@ -164,7 +164,7 @@ fn main() {
     );
     for machine in ["flash-8", "flash-8-contended"] {
         for policy in ["first-touch", "post-facto", "migrate-replicate"] {
-            let job = Job::new(Policy::from_name(policy).expect("policy"));
+            let job = Job::new(SimulatedPolicy::from_name(policy).expect("policy"));
             let machine = preset(machine).expect("preset");
             let mut rates: Vec<f64> = (0..3)
                 .map(|_| {
@@ -194,7 +194,7 @@ fn main() {
     // Last, as the kernel keeps the peak: many more pages.
     let pages = 4_000_000;
     let trace = Generated { misses, pages };
-    let policy = Policy::from_name("migrate-replicate").expect("policy");
+    let policy = SimulatedPolicy::from_name("migrate-replicate").expect("policy");
     let machine = preset("flash-8").expect("preset");
     simulate(&trace, &machine, &[Job::new(policy)], 1).expect("simulates");
     let limit = (512 << 20) + 64 * pages;

@@ -9,11 +9,11 @@ use libfuzzer_sys::fuzz_target;
 use nearpage_attribution::Operations;
 use nearpage_fuzz::Scratch;
 use nearpage_planner::replay::trace::Replayed;
-use nearpage_planner::{Analysis, Parameters, Planner, Policy as PlanPolicy};
+use nearpage_planner::{Analysis, Parameters, Planner, Policy};
 use nearpage_recording::Recording;
 use nearpage_recording::fuzz::{Choices, Drawn, mutate};
 use nearpage_report::{By, Content, ProfileFormat, TextOptions, json, text, write_profile};
-use nearpage_simulator::{Job, Policy, simulate};
+use nearpage_simulator::{Job, SimulatedPolicy, simulate};
 use nearpage_view::{Question, Session};
 
 const FIXTURES: &str = concat!(
@@ -78,7 +78,7 @@ fn look(folder: &Path, exported: &PathBuf, format: ProfileFormat) {
     let machine = nearpage_machine::preset("flash-8").expect("preset");
     let planner = Planner::of(&analysis, &machine, None);
     // The page has `auto` decide.
-    let _ = planner.decide(&[PlanPolicy::Uniform], &Parameters::default());
+    let _ = planner.decide(&[Policy::Uniform], &Parameters::default());
     simulated(&analysis.recording, &machine);
     let recording = &analysis.recording;
     let accesses = |writer: &mut nearpage_recording::TablesWriter| {
@@ -102,7 +102,10 @@ fn simulated(recording: &Recording, machine: &nearpage_machine::Machine) {
         return;
     };
     let trace = Replayed::new(recording, trace);
-    let jobs = [Job::new(Policy::BlockNaive), Job::new(Policy::PostFacto)];
+    let jobs = [
+        Job::new(SimulatedPolicy::BlockNaive),
+        Job::new(SimulatedPolicy::PostFacto),
+    ];
     let _ = simulate(&trace, machine, &jobs, 1);
 }
 

@@ -136,7 +136,7 @@ def auto(results, drawing):
         "## Offline `auto` against every other policy\n\n"
         "Plans are of the first input and judged on the second, with copies of objects and code allowed, and placements that begin when a second thread runs or hold while several do; `object`, `uniform` and "
         "`hop-sensitive` likewise. Of `auto` the program is also recorded with its threads `compact` or `scatter` over the nodes where that differs, and "
-        "its plan may have them there; the row says so then, and the plan is judged on a run with threads there. Its plans may have online `auto` look after the program from there (`plan --live`). Negative is faster. The last two "
+        "its plan may have them there; the row says so then, and the plan is judged on a run with threads there. Its plans may have online `auto` look after the program from there (`plan --online-migration`). Negative is faster. The last two "
         "columns: against first touch, and against post-facto, which knows the judged run, both with threads where all policies have them.\n\n"
         + chart + table(OFFLINE_HEADS, [row[1] for row in rows])
         + f"\n- Never more than 1 % slower than the best other: {held(losses == 0)}; slower by more in {losses} of {len(rows)}, "
@@ -277,7 +277,7 @@ def text(results, left_out, matrix, further, drawing):
         "with), no margin for what goes back to a thread that runs alone, threads change places only where both gain; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
         "code; of `carrefour`, after `lu_blocks`: that a kernel thread moves its pages; in Carrefour's own section, after `pca`: that thread clustering is off, as in the paper; after its Table 1, on 2026-11-26: that `cluster` has points of 128 dimensions, as PARSEC's native input; of plans, after the matrix of 2026-11-22: what they may lose with "
         "an input of another size, and what they have to save of what they make slower; after that of 2026-11-24: that plans are for runs "
-        "with a parallel part half as long again (`plan --longer`), that they may lose nothing with an input of another size, and that `auto` looks after a program where a recording shows no more than a third of a hundredth lost by that, or with ten times its budget where it shows that this pays (`plan --live`).\n"
+        "with a parallel part half as long again (`plan --longer`), that they may lose nothing with an input of another size, and that `auto` looks after a program where a recording shows no more than a third of a hundredth lost by that, or with ten times its budget where it shows that this pays (`plan --online-migration`).\n"
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n"

@@ -196,9 +196,15 @@ fn the_whole_loop_on_triad() {
     assert_eq!(file.matches("placement = \"block\"").count(), 3, "{file}");
 
     // Samples say nothing of when.
-    let words = ["--machine", "opteron-4", "--live", "-o", "live.toml"];
+    let words = [
+        "--machine",
+        "opteron-4",
+        "--online-migration",
+        "-o",
+        "live.toml",
+    ];
     let live = case.nearpage([&["plan", "triad.nearpage"], &words[..]].concat());
-    let line = "--live: triad.nearpage cannot be replayed on opteron-4";
+    let line = "--online-migration: triad.nearpage cannot be replayed on opteron-4";
     assert!(live.success().stdout.contains(line));
     assert!(!case.read("live.toml").contains("[online_migration]"));
 
@@ -214,8 +220,8 @@ fn the_whole_loop_on_triad() {
 
 /// Where pages go is for the guest.
 #[test]
-fn a_plan_may_have_its_program_looked_after() {
-    let case = Case::new("looked-after");
+fn a_plan_may_have_online_migration() {
+    let case = Case::new("online-migration");
     let plan = |live: &str| {
         format!(
             "version = 1\n[program]\nexecutable = \"triad\"\n[live]\n{live}\n\
@@ -685,7 +691,7 @@ fn rules_that_match_nothing_are_refused() {
 }
 
 #[test]
-fn the_rest_is_placed_in_every_process_of_the_command() {
+fn unmatched_memory_is_placed_in_every_process_of_the_command() {
     let case = Case::new("rest");
     let run = |rules: &[&str]| {
         let mut run = case.command(nearpage_path());

@@ -179,10 +179,10 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
         "{simulated:#}"
     );
     let notes = simulated["notes"].as_array().unwrap();
-    let of_rest = notes
+    let of_unmatched = notes
         .iter()
         .filter(|note| note.as_str().unwrap().contains(" are of unmatched memory."));
-    assert_eq!(of_rest.count(), 2, "{simulated:#}");
+    assert_eq!(of_unmatched.count(), 2, "{simulated:#}");
     case.write(
         "other.toml",
         planned

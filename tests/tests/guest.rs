@@ -113,7 +113,10 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         ),
     );
     case.write("heap.toml", by_hand("smalls", HEAP_PLAN));
-    case.write("looked_after.toml", by_hand("triad", LOOKED_AFTER_PLAN));
+    case.write(
+        "online_migration.toml",
+        by_hand("triad", ONLINE_MIGRATION_PLAN),
+    );
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
@@ -279,11 +282,11 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
             "{nearpage} live --policy auto --set remote_ns=0 -- touch started 2>refused.err && exit 42\n\
              test ! -e started\n"
         ),
-        // A plan that has the pages which it placed looked after.
+        // A plan with online migration of the pages that it placed.
         format!(
-            "end_once looked_after.end 'grep prefer /proc/$(pgrep -nx triad)/numa_maps | grep \" N[123]=\"' &\n\
-             WORKLOAD_UNTIL=looked_after.end {bound} {nearpage} run --plan looked_after.toml -- \
-             {triad} {LIVE_TRIAD} >looked_after.out 2>looked_after.err\n"
+            "end_once online_migration.end 'grep prefer /proc/$(pgrep -nx triad)/numa_maps | grep \" N[123]=\"' &\n\
+             WORKLOAD_UNTIL=online_migration.end {bound} {nearpage} run --plan online_migration.toml -- \
+             {triad} {LIVE_TRIAD} >online_migration.out 2>online_migration.err\n"
         ),
         // A daemon that is killed, and another one in its place.
         format!(
@@ -388,7 +391,7 @@ start = "second-thread"
 "#;
 
 /// For `triad`: its arrays where three of four threads are not, to be moved by few samples.
-const LOOKED_AFTER_PLAN: &str = r#"
+const ONLINE_MIGRATION_PLAN: &str = r#"
 [live]
 errors = 0
 cost_ns = 1
@@ -717,7 +720,7 @@ fn is_on(count: &BTreeMap<u32, u64>, node: u32) -> bool {
 }
 
 #[test]
-fn the_rest_is_spread_and_stacks_and_placed_objects_are_not() {
+fn unmatched_memory_is_spread_and_stacks_and_placed_objects_are_not() {
     let case = &IN_GUEST.case;
     for (file, other_is_spread) in [
         ("rest.out", true),
@@ -1106,9 +1109,9 @@ fn live_refuses_wrong_parameters_before_it_starts_a_command() {
 
 /// Elsewhere than their memory policy says.
 #[test]
-fn what_a_plan_placed_is_looked_after() {
+fn what_a_plan_placed_migrates_online() {
     let there = &*IN_GUEST;
-    let said = there.case.read("looked_after.err");
+    let said = there.case.read("online_migration.err");
     assert!(
         said.contains("online migration by auto, as the plan asks: "),
         "{said}"
@@ -1119,7 +1122,7 @@ fn what_a_plan_placed_is_looked_after() {
         .next()
         .and_then(|count| count.parse::<u64>().ok());
     assert!(moved.is_some_and(|moved| moved > 0), "{said}");
-    assert!(there.case.read("looked_after.out").contains("checksum"));
+    assert!(there.case.read("online_migration.out").contains("checksum"));
 }
 
 #[test]

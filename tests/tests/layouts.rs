@@ -231,8 +231,8 @@ fn recordings_whose_times_say_nothing_beside_each_other_are_refused() {
     trace(&case, "scatter", "program", &["/bin/true"]);
     let said = "a b is of triad, program of true: several recordings";
     refuses("program", MACHINE, &[], 1, &[said]);
-    let thin = ["thin", "a b", "--every", "10", "-q", "-o", "tenth"];
-    case.nearpage(thin).success();
+    let downsample = ["thin", "a b", "--every", "10", "-q", "-o", "tenth"];
+    case.nearpage(downsample).success();
     let said = [
         "a b and tenth differ in whether every miss was kept",
         "can't be compared",

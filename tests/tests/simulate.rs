@@ -151,7 +151,7 @@ fn policies_are_tried_on_a_recording() {
 /// Rows of 32 to 256 bytes, many to a page, which the main thread initialises: no decision about an object
 /// places any of them, but one about the heap does, or one about all that is left.
 #[test]
-fn small_objects_are_placed_by_pages_of_the_heap_or_as_the_rest() {
+fn small_objects_are_placed_by_pages_of_the_heap_or_as_unmatched_memory() {
     let case = Case::new("rest");
     let mut record = case.command(nearpage_path());
     record
@@ -383,16 +383,17 @@ fn a_plan_changes_with_a_long_phase() {
     assert_eq!(figure(&found[1], "migrated"), 0.0);
     let [first_touch, best] = [0, 1].map(|at| figure(&found[at], "time_ns"));
     assert!(best < 0.8 * first_touch, "{found:#?}");
-    // Looked after, too, which may cost a third of what a plan has to save.
+    // With online migration, which may cost a third of what a plan has to save.
     case.write("whole.toml", whole);
-    let (looked_after, text) = planned("first", &["--live"]);
-    let (_, live) = looked_after
+    // The spelling of version 0.1.
+    let (migrating, text) = planned("first", &["--live"]);
+    let (_, live) = migrating
         .split_once("\n[online_migration]\n")
         .expect("a table");
-    assert!(live.contains("replication = 0\n"), "{looked_after}");
+    assert!(live.contains("replication = 0\n"), "{migrating}");
     let line = "auto moves pages while the program runs, with ";
     assert!(text.contains(line), "{text}");
-    case.write("live.toml", &looked_after);
+    case.write("live.toml", &migrating);
     let found = results(&case, &["--policy", "plan:whole.toml,plan:live.toml"]);
     let [whole, live] = found.as_slice() else {
         panic!("{found:?}");
@@ -402,13 +403,10 @@ fn a_plan_changes_with_a_long_phase() {
     assert_eq!(figure(whole, "migrated"), 0.0);
     assert_eq!(figure(live, "replicated"), 0.0);
     assert_eq!(live["parameters"]["every"], 10);
-    let (_, json) = planned("first", &["--live", "--json"]);
+    let (_, json) = planned("first", &["--online-migration", "--json"]);
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["plans"][0]["online_migration"]["replication"], 0);
-    case.write(
-        "wrong.toml",
-        looked_after.replace("replication", "replicas"),
-    );
+    case.write("wrong.toml", migrating.replace("replication", "replicas"));
     let refused = case.nearpage(["simulate", "full", "--policy", "plan:wrong.toml"]);
     let line =
         "the plan's [online_migration] has `replicas`, and `auto` has no parameter of that name";
@@ -815,8 +813,8 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
 
     // Recordings.
     says(&["nowhere"], 1, &["no recording here"]);
-    let thin = ["thin", "full", "--every", "10", "-q", "-o", "tenth"];
-    case.nearpage(thin).success();
+    let downsample = ["thin", "full", "--every", "10", "-q", "-o", "tenth"];
+    case.nearpage(downsample).success();
     let samples = [
         "tenth: it has samples only",
         "`report`, `plan` and `evaluate`",

@@ -96,3 +96,100 @@ fn words_are_whole_at_100_columns() {
     }
     assert!(cut.is_empty(), "{cut:#?}");
 }
+
+/// Samples of C++ objects whose names are wider than a terminal, on four nodes, by eight threads, one of which filled them.
+fn with_long_names() -> String {
+    let mut csv = "time_ns,cpu,tid,thread,kind,object,object_kind,object_offset,object_size_bytes,node,function,file,line,weight,cost_ns\n"
+        .to_owned();
+    let object = |number: u64| {
+        format!(
+            "std::vector<simulation::particle_grid<double, simulation::boundary_{number}>>::_M_allocate field_{number}"
+        )
+    };
+    for sample in 0..4000 {
+        let (thread, number) = (sample % 8, sample / 8 % 5);
+        let offset = (thread * 16 + sample / 40 % 16) * 4096;
+        let line = format!(
+            "{},{},{},worker-{thread},{},\"{}\",heap,{offset},{},0,\"simulation::particle_grid<double>::advance(std::vector<double>&)\",src/simulation/particle_grid_implementation.cc,{},100,{}\n",
+            1_000_000 * (sample + 1),
+            8 * (thread / 2) + thread % 2,
+            100 + thread,
+            ["load", "store"][usize::from(sample < 40)],
+            object(number),
+            128 * 4096,
+            120 + number,
+            20_000 * (5 - number)
+        );
+        csv += &line;
+    }
+    csv
+}
+
+#[test]
+fn long_names_give_way_to_numbers_and_headings() {
+    let case = Case::new("long names");
+    case.write("samples.csv", with_long_names());
+    for name in ["one", "two"] {
+        let import = [
+            "import",
+            "samples.csv",
+            "--machine",
+            "opteron-4",
+            "-o",
+            name,
+        ];
+        case.nearpage(import).success();
+    }
+    let tables: [(&[&str], &[&str]); 6] = [
+        (&["report", "one"], &["cost", "remote", "object"]),
+        (
+            &["report", "one", "--by", "page", "--top", "5"],
+            &["cost", "object"],
+        ),
+        (
+            &["report", "one", "--by", "call-site"],
+            &["cost", "remote", "call site"],
+        ),
+        (
+            &["compare", "one", "two"],
+            &["time", "change", "local", "recordings"],
+        ),
+        (
+            &["plan", "one", "--machine", "opteron-4", "-o", "p.toml"],
+            &["object", "cost", "placement", "planned"],
+        ),
+        (
+            &["evaluate", "one", "two"],
+            &["recording", "coverage", "accuracy", "useful"],
+        ),
+    ];
+    let mut poor = Vec::new();
+    for columns in [60, 100] {
+        for (words, headings) in tables {
+            let text = at(&case, &columns.to_string(), words).stdout;
+            let is_heading = |line: &str| headings.iter().all(|heading| line.contains(heading));
+            if !text.lines().any(is_heading) {
+                poor.push(format!("{words:?} at {columns}: no {headings:?} in {text}"));
+            }
+            let cut = |line: &str| {
+                let cells = line
+                    .split("  ")
+                    .map(str::trim)
+                    .filter(|cell| !cell.is_empty());
+                let shortened: Vec<&str> = cells.filter(|cell| cell.contains('…')).collect();
+                // A name may be shortened, and nothing else.
+                let is_name = |cell: &&str| {
+                    cell.contains("std::") || cell.contains("field_") || cell.contains("simulation")
+                };
+                line.chars().count() > columns
+                    || !shortened
+                        .iter()
+                        .all(|cell| cell.starts_with("… and ") || is_name(cell))
+            };
+            for line in text.lines().filter(|line| cut(line)) {
+                poor.push(format!("{words:?} at {columns}: {line}"));
+            }
+        }
+    }
+    assert!(poor.is_empty(), "{poor:#?}");
+}

@@ -109,7 +109,7 @@ export interface Result {
 }
 export interface Simulation { machine: string; recording: string; results: Result[]; notes?: string[] }
 export interface LiveProcess {
-  pid: number; name: string; lost_per_1000: number; local_per_1000: number; accesses: number; wished: number;
+  pid: number; name: string; lost_per_1000: number; local_per_1000: number; accesses: number; requested: number;
   outcomes: Record<string, number>; longest_call_ns: number;
   /** In words. */
   treated: string;

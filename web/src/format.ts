@@ -1,4 +1,4 @@
-// Numbers for people, with units: as the terminal prints them (`crates/report/src/amount.rs`).
+// Numbers for people, with units: as the terminal prints them (`crates/amount`, whose `cases.json` both are held to).
 
 const three = (value: number) => {
   const size = Math.abs(value);

@@ -8,17 +8,17 @@ pub enum Error {
     /// A batch of accesses could not be read.
     #[error("accesses, chunk {chunk} of {chunks}: {source}")]
     Read {
-        /// Which.
+        /// Number of the chunk.
         chunk: usize,
         /// Of how many.
         chunks: usize,
-        /// Why.
+        /// Its reader's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The columns of a batch don't fit each other, or name a thread that isn't in the table.
     #[error("accesses, chunk {chunk}: {what}; the recording is damaged, record again")]
     Damaged {
-        /// Which.
+        /// Number of the chunk.
         chunk: usize,
         /// What was found.
         what: String,

@@ -16,8 +16,8 @@ pub struct ObjectIndex {
 
 /// An object that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Which.
+pub struct FoundObject {
+    /// Its number.
     pub object: ObjectId,
     /// What it is.
     pub kind: ObjectKind,
@@ -74,11 +74,11 @@ pub struct Search<'a> {
 
 impl Search<'_> {
     /// The object of process `pid` that `address` belonged to at `time_ns`.
-    pub fn find(&mut self, pid: u32, time_ns: u64, address: u64) -> Option<Found> {
+    pub fn find(&mut self, pid: u32, time_ns: u64, address: u64) -> Option<FoundObject> {
         let process = self.lifetimes.process(pid)?;
         let place = self.cursor.first_looked_up(process).seek(address);
         let (kind, range) = self.cursor.find(process, time_ns, address, place)?;
-        Some(Found {
+        Some(FoundObject {
             object: ObjectId(range.object),
             kind,
             group: range.group as usize,

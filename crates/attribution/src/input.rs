@@ -40,7 +40,7 @@ impl AccessChunks for Recording {
         let columns = ColumnSelection {
             level: false,
             resolution: false,
-            distance_bytes: false,
+            skid_bytes: false,
             ..ColumnSelection::ALL
         };
         let mut reader = self.chunk_reader();
@@ -78,7 +78,7 @@ impl<'a> Input<'a, Recording> {
 /// Which accesses count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Operations {
-    /// All.
+    /// Loads, stores and fetches.
     #[default]
     Both,
     /// Loads and fetches.

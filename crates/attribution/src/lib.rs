@@ -64,7 +64,7 @@ pub use affinity::{
 pub use attribute::attribute;
 pub use confidence::{Confidence, Sampling};
 pub use error::Error;
-pub use find::{Found, ObjectIndex, Search};
+pub use find::{FoundObject, ObjectIndex, Search};
 pub use groups::IN_BRK_HEAP;
 pub use input::{AccessChunks, Input, Operations, Options, ReadError};
 pub use name::{Names, call_site, place};

@@ -29,6 +29,17 @@ pub fn call_site<'a>(tables: &'a Tables, group: &ObjectGroup) -> Option<&'a Call
     }
 }
 
+/// `1st`, `2nd`, `3rd`, `4th`.
+fn ordinal(number: usize) -> String {
+    let ending = match (number % 10, number % 100) {
+        (1, not) if not != 11 => "st",
+        (2, not) if not != 12 => "nd",
+        (3, not) if not != 13 => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
 /// What nearpage does and has in the programs that it observes.
 const NEARPAGE: &str = "nearpage itself";
 
@@ -55,15 +66,25 @@ pub fn place(tables: &Tables, frame: &Frame) -> String {
 
 /// What engineers call the groups of a report: a group's symbol; or function and line that
 /// allocated it. Call sites that share their innermost frame outside the runtime (a wrapper around
-/// `malloc`) are named after the first frame in which they differ, or, where all are called alike, with the places in
-/// their modules of those that are at others. As recorded, not yet safe to print.
+/// `malloc`) are named after the first frame in which they differ. Where all frames are called alike, calls on one line
+/// are numbered in the order of the code, and others have the places in their modules that tell them apart. As recorded,
+/// not yet safe to print.
 #[derive(Clone, Debug)]
 pub struct Names<'a> {
     tables: &'a Tables,
     /// Frame that names each call site of several with the same innermost one.
     frames: FxHashMap<CallSiteId, usize>,
-    /// Those that no frame's name tells apart (functions without lines, calls on one line): the frames whose places do.
-    alike: FxHashMap<CallSiteId, Vec<usize>>,
+    /// Those that no frame's name tells apart: functions without lines, calls on one line.
+    alike: FxHashMap<CallSiteId, Apart>,
+}
+
+/// What tells call sites of one name apart.
+#[derive(Clone, Debug)]
+enum Apart {
+    /// Of so many calls in the naming frame's line, or function, the first, second, …, by their places in the code.
+    Call(usize, usize),
+    /// Places of these frames.
+    Places(Vec<usize>),
 }
 
 impl<'a> Names<'a> {
@@ -112,8 +133,15 @@ impl<'a> Names<'a> {
         names
     }
 
-    /// Finds the frames that tell sites of one name apart by their places, from the innermost outwards.
+    /// Numbers sites of one name, or finds the frames that tell them apart by their places, from the innermost outwards.
     fn tell_apart(&mut self, sites: Vec<CallSiteId>) {
+        if let Some(calls) = self.in_order_of_code(&sites) {
+            let all = calls.len();
+            let numbered = (1..).zip(calls);
+            self.alike
+                .extend(numbered.map(|(number, site)| (site, Apart::Call(number, all))));
+            return;
+        }
         let frames_max = sites.iter().map(|&site| self.frames_of(site).len()).max();
         let mut open = vec![sites];
         for outwards in 0..frames_max.unwrap_or(0) {
@@ -128,12 +156,32 @@ impl<'a> Names<'a> {
                 for &site in sites.iter().filter(|_| by_place.len() > 1) {
                     let number = self.innermost(site) + outwards;
                     if number < self.frames_of(site).len() {
-                        self.alike.entry(site).or_default().push(number);
+                        match self.alike.entry(site).or_insert(Apart::Places(Vec::new())) {
+                            Apart::Places(numbers) => numbers.push(number),
+                            Apart::Call(..) => {}
+                        }
                     }
                 }
                 open.extend(by_place.into_values().filter(|sites| sites.len() > 1));
             }
         }
+    }
+
+    /// Calls from one function of a program, each at a place of its own.
+    fn in_order_of_code(&self, sites: &[CallSiteId]) -> Option<Vec<CallSiteId>> {
+        let frames = sites.iter().map(|&site| self.naming_frame(site));
+        let frames: Vec<&Frame> = frames.collect::<Option<_>>()?;
+        let module = frames.first()?.module?;
+        let is_alike = |frame: &&Frame| frame.module == Some(module) && !frame.function.is_empty();
+        let mut calls: Vec<(u64, CallSiteId)> = frames
+            .iter()
+            .map(|frame| frame.offset)
+            .zip(sites.iter().copied())
+            .collect();
+        calls.sort_unstable();
+        let is_apart = calls.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        (is_apart && frames.iter().all(is_alike))
+            .then(|| calls.into_iter().map(|(_, site)| site).collect())
     }
 
     fn frames_of(&self, site: CallSiteId) -> &'a [Frame] {
@@ -176,22 +224,25 @@ impl<'a> Names<'a> {
             return "unknown call site".to_owned();
         };
         let innermost = &self.frames_of(site)[self.innermost(site)];
-        let apart = self.alike.get(&site).map(|numbers| {
-            let places = numbers.iter().map(|&number| {
-                let frame = &self.frames_of(site)[number];
-                match module_name(self.tables, frame.module) {
-                    "" => format!("{:#x}", frame.offset),
-                    module => format!("{module}+{:#x}", frame.offset),
-                }
-            });
-            places.collect::<Vec<_>>().join(", ")
-        });
         let through = match (self.frames.contains_key(&site), kind) {
             (true, _) if !innermost.function.is_empty() => innermost.function.as_str(),
             (_, ObjectKind::Mapping) => "mmap",
             _ => "malloc",
         };
-        let through = apart.as_deref().unwrap_or(through);
+        let through = match self.alike.get(&site) {
+            None => through.to_owned(),
+            Some(Apart::Call(number, all)) => format!("{through}, {} of {all}", ordinal(*number)),
+            Some(Apart::Places(numbers)) => {
+                let places = numbers.iter().map(|&number| {
+                    let frame = &self.frames_of(site)[number];
+                    match module_name(self.tables, frame.module) {
+                        "" => format!("{:#x}", frame.offset),
+                        module => format!("{module}+{:#x}", frame.offset),
+                    }
+                });
+                places.collect::<Vec<_>>().join(", ")
+            }
+        };
         format!("{} ({through})", place(self.tables, frame))
     }
 

@@ -26,7 +26,7 @@ pub enum Pattern {
     Unknown,
     /// One thread only.
     Private {
-        /// Which.
+        /// The one that uses it.
         thread: ThreadIndex,
     },
     /// Several instances, each used by one thread: see [`crate::ObjectGroup::uses`].

@@ -102,7 +102,7 @@ fn access(time_ns: u64, thread: u32, address: u64, kind: AccessKind) -> Access {
         kind,
         level: Level::Unknown,
         resolution: Resolution::Exact,
-        distance_bytes: 0,
+        skid_bytes: 0,
         weight: 1.0,
         cost_ns: 1000.1,
         page_node: Some(NodeId(0)),

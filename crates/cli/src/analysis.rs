@@ -10,8 +10,8 @@ use crate::terminal;
 
 /// Opens and attributes a recording.
 pub fn read(folder: &Path, operations: Operations) -> anyhow::Result<Analysis> {
-    let _progress = Progress::new(format!("reading {}", folder.display()));
-    let analysis = Analysis::of(folder, operations)?;
+    let progress = Progress::new(format!("reading {}", folder.display()));
+    let analysis = Analysis::watched(folder, operations, &|done, all| progress.done(done, all))?;
     analysis.notes.iter().for_each(|note| terminal::say(note));
     Ok(analysis)
 }

@@ -21,7 +21,11 @@ pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
     let comparison = RunComparison::new(&settings, &arguments.fail_if)?;
     match arguments.json {
         true => json::print(&comparison)?,
-        false => terminal::print(&runs_text(&comparison, terminal::width()))?,
+        false => terminal::print(&runs_text(
+            &comparison,
+            terminal::width(),
+            terminal::colour(),
+        ))?,
     }
     Ok(if comparison.has_failed() {
         ExitCode::from(FAILED)

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use nearpage_machine::{Machine, several};
+use nearpage_report::emphasis::{BAD, DOUBTFUL, GOOD, painted};
 use nearpage_runner::{
     Emulator, LabParts, PLUGINS_FROM, PRELOAD_MISSING, PreloadLibrary, TracerPlugin,
 };
@@ -360,17 +361,12 @@ fn to_text(findings: &[Finding], width: usize, colour: bool) -> String {
     let next_line = format!("\n{:indent$}", "");
     let mut text = String::new();
     for finding in findings {
-        let (word, code) = match finding.state {
-            State::Ok => ("ok", "32"),
-            State::Limited => ("limited", "33"),
-            State::Missing => ("missing", "31"),
+        let (word, style) = match finding.state {
+            State::Ok => ("ok", GOOD),
+            State::Limited => ("limited", DOUBTFUL),
+            State::Missing => ("missing", BAD),
         };
-        let padded = format!("{word:<state_columns$}");
-        let word = if colour {
-            format!("\x1b[{code}m{padded}\x1b[0m")
-        } else {
-            padded
-        };
+        let word = painted(&format!("{word:<state_columns$}"), style, colour);
         let mut body = finding.found.clone();
         if !finding.remedy.is_empty() {
             let _ = write!(body, "\nremedy: {}", finding.remedy);

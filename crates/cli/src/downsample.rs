@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nearpage_machine::CpuId;
-use nearpage_recording::trace::{StepBatch, Steps, ThinEvent, Thinning};
+use nearpage_recording::trace::{DownsampleEvent, Downsampling, StepBatch, Steps};
 use nearpage_recording::{Recording, SampleCounts, ThreadIndex};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -37,19 +37,19 @@ pub struct DownsampleOutput {
 }
 
 pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
-    let thinning = thinning(&arguments)?;
+    let downsampling = downsampling(&arguments)?;
     let recording = Recording::open(&arguments.recording)?;
-    let notes = notes(&arguments.recording, &recording, &thinning);
+    let notes = notes(&arguments.recording, &recording, &downsampling);
     let described = match &arguments.setting {
-        Some(name) => format!("{name}: {}", thinning.describe()),
-        None => thinning.describe(),
+        Some(name) => format!("{name}: {}", downsampling.describe()),
+        None => downsampling.describe(),
     };
     // A first pass for the totals, which tables have beside the accesses.
     let mut by_cpu: BTreeMap<(ThreadIndex, CpuId), u64> = BTreeMap::new();
     let mut cost_ns = 0.0;
     let counted = {
         let _progress = Progress::new(format!("downsampling {}", arguments.recording.display()));
-        recording.thin(&thinning, |batch| {
+        recording.downsample(&downsampling, |batch| {
             cost_ns += batch.cost_ns.iter().map(|&ns| f64::from(ns)).sum::<f64>();
             for (thread, cpu) in batch.thread.iter().zip(&batch.cpu) {
                 *by_cpu.entry((*thread, *cpu)).or_default() += 1;
@@ -80,7 +80,7 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
             &recording.machine,
             &tables,
             |writer| {
-                recording.thin(&thinning, |batch| {
+                recording.downsample(&downsampling, |batch| {
                     written += batch.thread.len() as u64;
                     progress.done(written, counted);
                     writer.accesses(batch)
@@ -95,7 +95,7 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
             input: arguments.recording,
             output: arguments.output,
             setting: arguments.setting,
-            kept: thinning.describe(),
+            kept: downsampling.describe(),
             input_accesses: recording.access_count(),
             kept_accesses: counted,
             notes,
@@ -115,9 +115,9 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
 }
 
 /// What has to be said of the trace for this.
-fn notes(folder: &Path, recording: &Recording, thinning: &Thinning) -> Vec<String> {
+fn notes(folder: &Path, recording: &Recording, downsampling: &Downsampling) -> Vec<String> {
     let tracing = recording.metadata.tracing.as_ref();
-    match thinning.needs_hits() && !tracing.is_some_and(|tracing| tracing.keep_hits()) {
+    match downsampling.needs_hits() && !tracing.is_some_and(|tracing| tracing.keep_hits()) {
         true => vec![format!(
             "{} kept no hits of its caches: references that the second level served are missing here; record with \
              --keep-hits to have them",
@@ -187,22 +187,24 @@ fn sum(counts: impl Iterator<Item = SampleCounts>) -> SampleCounts {
     })
 }
 
-fn thinning(arguments: &Downsample) -> Result<Thinning, Usage> {
+fn downsampling(arguments: &Downsample) -> Result<Downsampling, Usage> {
     if arguments.setting.is_none() && arguments.every.is_none() {
         return Err(Usage(
             "say what to keep: --every N, or --setting NAME".to_owned(),
         ));
     }
-    let named = arguments.setting.as_deref().and_then(Thinning::setting);
-    let mut thinning = named.unwrap_or_default();
-    thinning.every = arguments.every.unwrap_or(thinning.every);
-    thinning.latency_cycles_min = arguments.min_latency.unwrap_or(thinning.latency_cycles_min);
-    thinning.loads_only |= arguments.loads_only;
-    thinning.one_in_flight |= arguments.one_in_flight;
+    let named = arguments.setting.as_deref().and_then(Downsampling::setting);
+    let mut downsampling = named.unwrap_or_default();
+    downsampling.every = arguments.every.unwrap_or(downsampling.every);
+    downsampling.latency_cycles_min = arguments
+        .min_latency
+        .unwrap_or(downsampling.latency_cycles_min);
+    downsampling.loads_only |= arguments.loads_only;
+    downsampling.one_in_flight |= arguments.one_in_flight;
     match arguments.event {
-        Some(Event::CacheMiss) => thinning.event = ThinEvent::CacheMiss,
-        Some(Event::DtlbMiss) => thinning.event = ThinEvent::DtlbMiss,
+        Some(Event::CacheMiss) => downsampling.event = DownsampleEvent::CacheMiss,
+        Some(Event::DtlbMiss) => downsampling.event = DownsampleEvent::DtlbMiss,
         None => {}
     }
-    Ok(thinning)
+    Ok(downsampling)
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use nearpage_amount::percent;
 use nearpage_machine::Machine;
 use nearpage_plan::Program;
 use nearpage_planner::{DecidedPlan, MachineClass, ModelError, ModelErrors};
@@ -110,11 +111,11 @@ impl HistoryOutput {
         {
             let _ = writeln!(
                 text,
-                "machines {}: {} modelled predictions, half within {:.1} % of what was measured, nine in ten within {:.1} %",
+                "machines {}: {} modelled predictions, half within {} of what was measured, nine in ten within {}",
                 error.class.as_str(),
                 error.pairs,
-                100.0 * error.median,
-                100.0 * error.nine_in_ten
+                percent(error.median),
+                percent(error.nine_in_ten)
             );
         }
         if self.unreadable > 0 {

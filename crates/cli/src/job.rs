@@ -9,16 +9,18 @@ use nearpage_planner::Analysis;
 use nearpage_recording::Job;
 use nearpage_report::{JobBy, JobContent, job_json, job_text};
 
-use crate::arguments::{By, Report};
+use crate::arguments::{GroupBy, Report};
 use crate::progress::Progress;
 use crate::{Usage, terminal};
 
 pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
     let by = match arguments.by {
-        None | Some(By::Group) => JobBy::Group,
-        Some(By::Rank) => JobBy::Rank,
-        Some(By::Host) => JobBy::Host,
-        Some(By::Object | By::Thread | By::Page | By::Matrix | By::CallSite) => {
+        None | Some(GroupBy::Group) => JobBy::Group,
+        Some(GroupBy::Rank) => JobBy::Rank,
+        Some(GroupBy::Host) => JobBy::Host,
+        Some(
+            GroupBy::Object | GroupBy::Thread | GroupBy::Page | GroupBy::Matrix | GroupBy::CallSite,
+        ) => {
             return Err(for_recordings("--by object, thread, page and matrix", job));
         }
     };

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use nearpage_live::{Entry, Limits, Policy, Report, append, replay, text};
+use nearpage_live::{Entry, Limits, LivePolicy, Report, append, replay, text};
 use nearpage_machine::several;
 use nearpage_runner::{OnlineMigration, OnlineMigrationOptions};
 use nearpage_screen::{Kind, Screen};
@@ -155,12 +155,12 @@ fn options(arguments: &Live) -> anyhow::Result<OnlineMigrationOptions> {
 }
 
 /// The policy with its parameters.
-fn policy(arguments: &Live) -> anyhow::Result<Policy> {
-    let mut policy = Policy::from_name(&arguments.policy).ok_or_else(|| {
+fn policy(arguments: &Live) -> anyhow::Result<LivePolicy> {
+    let mut policy = LivePolicy::from_name(&arguments.policy).ok_or_else(|| {
         Usage(format!(
             "no live policy `{}`; there are {}",
             arguments.policy,
-            Policy::names().join(", ")
+            LivePolicy::names().join(", ")
         ))
     })?;
     if arguments.threads && !policy.moves_threads() {
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn what_is_not_typed_is_as_the_runner_has_it() {
         let options = typed(&["--policy=auto"]).unwrap();
-        let policy = Policy::from_name("auto").unwrap();
+        let policy = LivePolicy::from_name("auto").unwrap();
         let default = OnlineMigrationOptions::new(options.target.clone(), policy);
         assert_eq!(format!("{options:?}"), format!("{default:?}"));
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use nearpage_amount::{percent, time};
 use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::Machine;
 use nearpage_plan::{Plan, ProgramImage, SearchPaths, Store};
@@ -172,7 +173,7 @@ fn tables(
 ) -> String {
     let mut text = String::new();
     for plan in plans {
-        text.push_str(&plan::to_text(plan, terminal::width()));
+        text.push_str(&plan::to_text(plan, terminal::width(), terminal::colour()));
         text.push('\n');
     }
     if let Some(comparison) = comparison {
@@ -369,7 +370,7 @@ impl Comparison {
             "{:<28}{:>12}{:>12}{:>12}\n",
             "", "as it is", "placed", "change"
         );
-        let mut row = |label: &str, before: f64, after: f64, unit: &str| {
+        let mut row = |label: &str, before: f64, after: f64, words: fn(f64) -> String| {
             let change = if before > 0.0 {
                 format!("{:+.1} %", (after / before - 1.0) * 100.0)
             } else {
@@ -378,32 +379,27 @@ impl Comparison {
             let _ = writeln!(
                 text,
                 "{label:<28}{:>12}{:>12}{change:>12}",
-                format!("{before:.2} {unit}"),
-                format!("{after:.2} {unit}")
+                words(before),
+                words(after)
             );
         };
         let (before, after) = (&self.before, &self.after);
-        row(
-            "elapsed",
-            before.elapsed_ns / 1e9,
-            after.elapsed_ns / 1e9,
-            "s",
-        );
+        row("elapsed", before.elapsed_ns, after.elapsed_ns, time);
         let longest = |side: &Side| side.elapsed_range_ns[1] > side.elapsed_range_ns[0];
         if longest(before) || longest(after) {
             for (label, at) in [("  shortest run", 0), ("  longest run", 1)] {
-                let [before, after] = [before, after].map(|side| side.elapsed_range_ns[at] / 1e9);
-                row(label, before, after, "s");
+                let [before, after] = [before, after].map(|side| side.elapsed_range_ns[at]);
+                row(label, before, after, time);
             }
         }
         row(
             "lost to memory, all threads",
-            before.cost_ns / 1e9,
-            after.cost_ns / 1e9,
-            "s",
+            before.cost_ns,
+            after.cost_ns,
+            time,
         );
         if let (Some(before), Some(after)) = (before.local_share, after.local_share) {
-            row("local accesses", before * 100.0, after * 100.0, "%");
+            row("local accesses", before, after, percent);
         }
         text
     }

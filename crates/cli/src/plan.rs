@@ -68,8 +68,8 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         recordings => {
             let several = one_plan(&arguments, recordings, &machine)?;
             let plan = match &several {
-                Several::Layouts(choice) => choice.taken().planned.clone(),
-                Several::Inputs(inputs) => Some(inputs.planned.clone()),
+                SeveralRecordings::Layouts(choice) => choice.taken().planned.clone(),
+                SeveralRecordings::Inputs(inputs) => Some(inputs.planned.clone()),
             };
             (plan.into_iter().collect(), Some(several))
         }
@@ -89,8 +89,8 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
     if arguments.json {
         let version = nearpage_recording::JSON_VERSION;
         let (choice, inputs) = match several {
-            Some(Several::Layouts(choice)) => (Some(choice), None),
-            Some(Several::Inputs(inputs)) => (None, Some(*inputs)),
+            Some(SeveralRecordings::Layouts(choice)) => (Some(choice), None),
+            Some(SeveralRecordings::Inputs(inputs)) => (None, Some(*inputs)),
             None => (None, None),
         };
         json::print(&PlanOutput {
@@ -108,15 +108,15 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
 /// Prints the plans, and how to run `command` with each.
 fn show(
     plans: &[DecidedPlan],
-    several: Option<&Several>,
+    several: Option<&SeveralRecordings>,
     output: &Path,
     command: &str,
 ) -> anyhow::Result<()> {
     for decided in plans {
-        let mut text = to_text(decided, terminal::width());
+        let mut text = to_text(decided, terminal::width(), terminal::colour());
         let of_several = match several {
-            Some(Several::Layouts(choice)) => Some(choice::to_text(choice)),
-            Some(Several::Inputs(inputs)) => Some(inputs::to_text(inputs)),
+            Some(SeveralRecordings::Layouts(choice)) => Some(choice::to_text(choice)),
+            Some(SeveralRecordings::Inputs(inputs)) => Some(inputs::to_text(inputs)),
             None => None,
         };
         text.extend(of_several.map(|words| format!("\n{words}")));
@@ -142,7 +142,7 @@ fn command_of(analysis: &Analysis) -> String {
 }
 
 /// What several recordings came to.
-enum Several {
+enum SeveralRecordings {
     /// They differ in where threads ran: the quickest is taken.
     Layouts(Choice),
     /// They differ in their input, or in the number of threads: one plan is for all.
@@ -154,7 +154,7 @@ fn one_plan(
     arguments: &arguments::Plan,
     recordings: &[Analysis],
     machine: &Machine,
-) -> anyhow::Result<Several> {
+) -> anyhow::Result<SeveralRecordings> {
     let deciding = &arguments.deciding;
     let parameters = deciding.parameters();
     let differ = differ_in_input(recordings, machine)?;
@@ -165,9 +165,9 @@ fn one_plan(
     Ok(match differ {
         true => {
             let inputs = plan_for_all(recordings, machine, deciding.threads(), &parameters)?;
-            Several::Inputs(Box::new(inputs))
+            SeveralRecordings::Inputs(Box::new(inputs))
         }
-        false => Several::Layouts(choose(recordings, machine, &parameters)?),
+        false => SeveralRecordings::Layouts(choose(recordings, machine, &parameters)?),
     })
 }
 

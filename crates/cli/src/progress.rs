@@ -26,23 +26,28 @@ pub struct Progress {
     line: Option<JoinHandle<()>>,
 }
 
+/// How much is done, and of how much.
+type Done = Box<dyn Fn() -> (u64, u64) + Send>;
+
 impl Progress {
     /// `doing` is what follows "nearpage: ": "reading r.nearpage".
     pub fn new(doing: String) -> Self {
-        match stderr().is_terminal() {
-            true => Self::begin(doing, Some((PATIENCE, PERIOD))),
-            false => Self::begin(doing, Some((PATIENCE_OF_LOGS, PERIOD_OF_LOGS))),
-        }
+        Self::begin(doing, Some(lines()), None)
+    }
+
+    /// The same; `done` is asked whenever a line is shown.
+    pub fn following(doing: String, done: impl Fn() -> (u64, u64) + Send + 'static) -> Self {
+        Self::begin(doing, Some(lines()), Some(Box::new(done)))
     }
 
     /// The same while a command of the user's runs, whose standard error is not to have lines of ours in it.
     pub fn beside_command(doing: String) -> Self {
         let is_watched = stderr().is_terminal();
-        Self::begin(doing, is_watched.then_some((PATIENCE, PERIOD)))
+        Self::begin(doing, is_watched.then_some((PATIENCE, PERIOD)), None)
     }
 
     /// `lines`: how long the first line waits, and each further one; none: nobody is told.
-    fn begin(doing: String, lines: Option<(Duration, Duration)>) -> Self {
+    fn begin(doing: String, lines: Option<(Duration, Duration)>, done: Option<Done>) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         bar.set_style(style("nearpage: {msg}, {elapsed}"));
         bar.set_message(printable(&doing));
@@ -55,6 +60,10 @@ impl Progress {
         let line = spawn(move || {
             let mut wait = patience;
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
+                if let Some(done) = &done {
+                    let (done, of_all) = done();
+                    set(&shown, done, of_all);
+                }
                 if stderr().is_terminal() {
                     if shown.is_hidden() {
                         shown.set_draw_target(ProgressDrawTarget::stderr());
@@ -81,13 +90,24 @@ impl Progress {
 
     /// How much is done, in any unit.
     pub fn done(&self, done: u64, of_all: u64) {
-        if self.bar.length() != Some(of_all) {
-            self.bar.set_length(of_all);
-            self.bar
-                .set_style(style("nearpage: {msg}, {percent} %, {eta} left"));
-        }
-        self.bar.set_position(done);
+        set(&self.bar, done, of_all);
     }
+}
+
+/// How long the first line waits, and each further one.
+fn lines() -> (Duration, Duration) {
+    match stderr().is_terminal() {
+        true => (PATIENCE, PERIOD),
+        false => (PATIENCE_OF_LOGS, PERIOD_OF_LOGS),
+    }
+}
+
+fn set(bar: &ProgressBar, done: u64, of_all: u64) {
+    if bar.length() != Some(of_all) {
+        bar.set_length(of_all);
+        bar.set_style(style("nearpage: {msg}, {percent} %, {eta} left"));
+    }
+    bar.set_position(done);
 }
 
 fn style(template: &str) -> ProgressStyle {

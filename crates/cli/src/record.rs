@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use nearpage_amount::percent;
 use nearpage_machine::several;
 use nearpage_recording::{Finished, Launched, RateChange, Recording, SampleCounts};
 use nearpage_report::asks_nothing;
@@ -12,7 +13,7 @@ use nearpage_runner::{
     ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, expand_output,
     launched, observe, replace_by,
 };
-use nearpage_sampler::{PmuEvent, PmuOptions, SourceWish, State, Target, Wanted};
+use nearpage_sampler::{AccessSelection, PmuEvent, PmuOptions, RequestedSource, State, Target};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -161,11 +162,11 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     let pmu = pmu_options(&arguments)?;
     let source = match arguments.source {
         // The clock knows of no TLB.
-        Source::Auto if pmu.event == PmuEvent::DtlbMiss => SourceWish::Pmu,
-        Source::Auto => SourceWish::Auto,
-        Source::Pmu => SourceWish::Pmu,
-        Source::Clock => SourceWish::Clock,
-        Source::Signal => SourceWish::Signal,
+        Source::Auto if pmu.event == PmuEvent::DtlbMiss => RequestedSource::Pmu,
+        Source::Auto => RequestedSource::Auto,
+        Source::Pmu => RequestedSource::Pmu,
+        Source::Clock => RequestedSource::Clock,
+        Source::Signal => RequestedSource::Signal,
         Source::Full => return trace::main(trace::of_record(arguments)?),
     };
     if let Some(option) = arguments.tracing.given() {
@@ -204,7 +205,7 @@ pub fn into_new_folder(
 fn sample(
     arguments: &Record,
     target: Target,
-    (source, pmu): (SourceWish, PmuOptions),
+    (source, pmu): (RequestedSource, PmuOptions),
     output: &Path,
 ) -> anyhow::Result<ExitCode> {
     let pins = match arguments.threads {
@@ -261,8 +262,8 @@ fn pmu_options(arguments: &Record) -> Result<PmuOptions, Usage> {
 }
 
 /// Which accesses to keep, of those that are sampled.
-fn wanted(arguments: &Record) -> Wanted {
-    Wanted {
+fn wanted(arguments: &Record) -> AccessSelection {
+    AccessSelection {
         ranges: arguments.range.clone(),
         objects: arguments
             .object
@@ -287,9 +288,9 @@ fn say(observed: &Observed, output: &Path) {
         terminal::say(note);
     }
     let counts = &observed.counts;
-    let of_samples = |count: u64| 100.0 * count as f64 / counts.samples.max(1) as f64;
+    let of_samples = |count: u64| percent(count as f64 / counts.samples.max(1) as f64);
     terminal::say(&format!(
-        "recorded {:.1} s {}, {} in user mode: {} of accesses ({:.0} %), {} of computation, {} undecoded; {} lost",
+        "recorded {:.1} s {}, {} in user mode: {} of accesses ({}), {} of computation, {} undecoded; {} lost",
         observed.elapsed.as_secs_f64(),
         pace(observed),
         several(counts.samples, "sample"),

@@ -7,7 +7,7 @@ use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Error, Job, Recording};
 use nearpage_report::{Content, Count, TextOptions, heatmap, json, text};
 
-use crate::arguments::{By, Report, Sort};
+use crate::arguments::{GroupBy, Report, Sort};
 use crate::progress::Progress;
 use crate::{Usage, analysis, terminal};
 
@@ -25,13 +25,13 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
         }
         return crate::job::report(&arguments, &job);
     }
-    let by = match arguments.by.unwrap_or(By::Object) {
-        By::Object => nearpage_report::By::Object,
-        By::Thread => nearpage_report::By::Thread,
-        By::Page => nearpage_report::By::Page,
-        By::Matrix => nearpage_report::By::Matrix,
-        By::CallSite => nearpage_report::By::CallSite,
-        By::Rank | By::Host | By::Group => {
+    let by = match arguments.by.unwrap_or(GroupBy::Object) {
+        GroupBy::Object => nearpage_report::GroupBy::Object,
+        GroupBy::Thread => nearpage_report::GroupBy::Thread,
+        GroupBy::Page => nearpage_report::GroupBy::Page,
+        GroupBy::Matrix => nearpage_report::GroupBy::Matrix,
+        GroupBy::CallSite => nearpage_report::GroupBy::CallSite,
+        GroupBy::Rank | GroupBy::Host | GroupBy::Group => {
             let wording = format!(
                 "--by rank, host and group are for the folder of a job, and {} is a recording",
                 arguments.recording.display()
@@ -72,7 +72,14 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
                 Sort::Accesses => nearpage_report::Sort::Accesses,
                 Sort::Remote => nearpage_report::Sort::Remote,
             },
-            top: arguments.top.unwrap_or(ROWS),
+            top: match arguments.all {
+                true => usize::MAX,
+                false => arguments.top.unwrap_or(ROWS),
+            },
+            share_min: match arguments.all || arguments.top.is_some() {
+                true => 0.0,
+                false => TextOptions::default().share_min,
+            },
             colour: terminal::colour(),
         };
         let content = Content {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use nearpage_machine::NodeId;
 use nearpage_plan::{PlaceRule, ProgramImage, SearchPaths};
-use nearpage_runner::{Placed, Ran, ReplicaSource, RunOptions, UsedReplicas, run};
+use nearpage_runner::{Placed, ReplicaSource, RunOptions, RunOutcome, UsedReplicas, run};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -35,8 +35,8 @@ pub struct RunOutput {
     notes: Vec<String>,
 }
 
-impl From<Ran> for RunOutput {
-    fn from(ran: Ran) -> Self {
+impl From<RunOutcome> for RunOutput {
+    fn from(ran: RunOutcome) -> Self {
         Self {
             version: nearpage_recording::JSON_VERSION,
             exit_status: ran.status,

@@ -20,10 +20,11 @@ use nearpage_report::{
     ObjectPages, Simulation, ThreadsElsewhere, simulation_html, simulation_json, simulation_text,
 };
 use nearpage_simulator::{
-    Error, Job, NUMBERS, Outcome, PlanHomes, Policy, Programs, Schedule, Trace, simulate,
+    Error, Job, NUMBERS, Outcome, PlanHomes, Programs, Schedule, SimulatedPolicy, Trace, Watched,
+    simulate,
 };
 
-use crate::arguments::{Only, Simulate};
+use crate::arguments::{CountedMode, Simulate};
 use crate::progress::Progress;
 use crate::record::quoted;
 use crate::whole_file::WholeFile;
@@ -70,7 +71,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         elsewhere: Vec::new(),
     };
     for job in &mut jobs {
-        if let Policy::Homes { name, plan } = &mut job.policy {
+        if let SimulatedPolicy::Homes { name, plan } = &mut job.policy {
             let mut found = plans.find(name)?;
             *plan = match &together {
                 Some(programs) => programs.plan(&found),
@@ -87,7 +88,8 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|recording| recording.folder.display().to_string())
         .collect();
-    let outcomes = replayed(trace, &machine, &jobs, &folders)?;
+    let misses = recordings.iter().map(Recording::access_count).sum();
+    let outcomes = replayed((trace, misses), &machine, &jobs, &folders)?;
     let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
     notes.extend(arguments.only.map(only_note));
     notes.extend(left_out);
@@ -144,7 +146,7 @@ fn scheduled(mut jobs: Vec<Job>, arguments: &Simulate) -> anyhow::Result<Vec<Job
 fn print(arguments: &Simulate, simulation: &Simulation) -> anyhow::Result<()> {
     terminal::print(&match arguments.json {
         true => simulation_json(simulation),
-        false => simulation_text(simulation, terminal::width()),
+        false => simulation_text(simulation, terminal::width(), terminal::colour()),
     })?;
     if let Some(path) = &arguments.html {
         WholeFile::write(path, simulation_html(simulation).as_bytes())?;
@@ -177,17 +179,20 @@ fn read(arguments: &Simulate) -> anyhow::Result<(Vec<Recording>, Vec<Replayed>)>
     Ok((recordings, traces))
 }
 
-/// Simulates.
+/// Simulates; a replay reads so many misses.
 fn replayed(
-    trace: &dyn Trace,
+    (trace, misses): (&dyn Trace, u64),
     machine: &Machine,
     jobs: &[Job],
     folders: &[String],
 ) -> anyhow::Result<Vec<Outcome>> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let folder = folders.join(" and ");
-    let _progress = Progress::new(format!("simulating {folder}"));
-    simulate(trace, machine, jobs, workers).map_err(|error| match error {
+    let progress = Progress::new(format!("simulating {folder}"));
+    let all = misses.saturating_mul(jobs.len() as u64);
+    // Some policies have a pass of their own over the trace beforehand.
+    let watch = |read: u64| progress.done(read.min(all), all);
+    simulate(&Watched::new(trace, &watch), machine, jobs, workers).map_err(|error| match error {
         Error::Parameter(error) => anyhow::Error::from(Usage(error.to_string())),
         Error::Schedule { .. } => anyhow::Error::from(error),
         other => anyhow::Error::from(other).context(folder),
@@ -195,10 +200,10 @@ fn replayed(
 }
 
 /// Whose misses count.
-fn only_note(only: Only) -> String {
+fn only_note(only: CountedMode) -> String {
     let (whose, other) = match only {
-        Only::Kernel => ("the kernel", "programs"),
-        Only::User => ("programs", "the kernel"),
+        CountedMode::Kernel => ("the kernel", "programs"),
+        CountedMode::User => ("programs", "the kernel"),
     };
     format!("Misses of {whose} alone (--only): {other} compute, and miss nothing.")
 }
@@ -250,9 +255,9 @@ pub fn parameters() -> String {
         }
     };
     let mut families: Vec<(Vec<&str>, Vec<Parameter>)> = Vec::new();
-    for name in Policy::NAMES {
+    for name in SimulatedPolicy::NAMES {
         let parameters =
-            Policy::from_name(name).map_or_else(Vec::new, |policy| policy.parameters());
+            SimulatedPolicy::from_name(name).map_or_else(Vec::new, |policy| policy.parameters());
         match families.last_mut() {
             _ if parameters.is_empty() => {}
             Some((names, others)) if *others == parameters => names.push(name),
@@ -346,15 +351,15 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     for name in named {
         let plan = || {
             let is_plan = name.starts_with(PLAN) && name != PLAN;
-            is_plan.then(|| Policy::Homes {
+            is_plan.then(|| SimulatedPolicy::Homes {
                 name: name.to_owned(),
                 plan: PlanHomes::default(),
             })
         };
-        let policy = Policy::from_name(name).or_else(plan).ok_or_else(|| {
+        let policy = SimulatedPolicy::from_name(name).or_else(plan).ok_or_else(|| {
             Usage(format!(
                 "no policy `{name}`; there are {}, {PLAN}FILE, and {PLAN}auto, {PLAN}object and so on of the recording itself",
-                Policy::NAMES.join(", ")
+                SimulatedPolicy::NAMES.join(", ")
             ))
         })?;
         let mut job = Job::new(policy);

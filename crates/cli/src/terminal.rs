@@ -37,11 +37,10 @@ pub fn width_of(terminal: &impl AsRawFd) -> Option<usize> {
     (answered && size.ws_col >= COLUMNS_MIN).then(|| size.ws_col.into())
 }
 
-/// May standard output carry colour? (A terminal, and neither `NO_COLOR` nor a dumb one.)
+/// May standard output carry colour? On a terminal that has it, unless `NO_COLOR` is set, and elsewhere where
+/// `CLICOLOR_FORCE` is.
 pub fn colour() -> bool {
-    std::io::stdout().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+    anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never
 }
 
 /// Says a line on standard error, where it can't mix with results. Names in it, of files, programs and machines, may

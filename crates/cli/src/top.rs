@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use nearpage_live::{MemoryWatch, Policy, Report, append};
+use nearpage_live::{LivePolicy, MemoryWatch, Report, append};
 use nearpage_runner::{OnlineMigration, OnlineMigrationOptions};
 use nearpage_sampler::Target;
 use nearpage_screen::{Kind, Model, Process, Screen};
@@ -119,7 +119,7 @@ fn start(arguments: &Top) -> anyhow::Result<OnlineMigration> {
         dry_run: true,
         max_overhead: arguments.max_overhead / 100.0,
         rate_hz: arguments.rate,
-        ..OnlineMigrationOptions::new(target, Policy::Watch)
+        ..OnlineMigrationOptions::new(target, LivePolicy::Watch)
     };
     let say = |line: &str| {
         if !arguments.json {

@@ -38,23 +38,30 @@ pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
     let opener = (!arguments.no_open).then(|| open(&address)).flatten();
     let background = session.clone();
     thread::spawn(move || {
-        let _progress = Progress::new("reading all accesses".to_owned());
-        background.read_all();
+        read_all(&background, "reading all accesses".to_owned());
     });
     match listening.serve(session, move || drop(opener))? {}
 }
 
 /// `nearpage report DIR --html FILE`: the page in one file.
 pub fn write(recording: &Path, file: &Path) -> anyhow::Result<ExitCode> {
-    let html = {
-        let _progress = Progress::new(format!("reading {}", recording.display()));
-        let session = Session::new(&[recording])?;
-        session.read_all();
-        session.standalone()?
+    let doing = format!("reading {}", recording.display());
+    let session = {
+        let _progress = Progress::new(doing.clone());
+        Arc::new(Session::new(&[recording])?)
     };
+    read_all(&session, doing);
+    let html = session.standalone()?;
     WholeFile::write(file, html.as_bytes())?;
     terminal::say(&format!("the page is in {}", file.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads what a first look at the accesses has left out.
+fn read_all(session: &Arc<Session>, doing: String) {
+    let watched = session.clone();
+    let _progress = Progress::following(doing, move || watched.chunks_read());
+    session.read_all();
 }
 
 /// A page that leads to another: browsers are told of a file that only this user can read, as every local user can read

@@ -17,7 +17,7 @@ pub struct AddressSpace {
 
 /// Which memory policies pages stay under.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Heeded {
+pub enum RespectedPolicies {
     /// All that name nodes.
     #[default]
     All,
@@ -44,7 +44,12 @@ const ALLOWED: &str = "Mems_allowed_list:";
 impl AddressSpace {
     /// Of a process, from `status`, `smaps` and `numa_maps` under `proc_root` (proc(5)). What cannot be
     /// read restricts nothing: the kernel has the last word.
-    pub fn read(proc_root: &Path, pid: u32, huge_page_bytes: u64, heeded: Heeded) -> Self {
+    pub fn read(
+        proc_root: &Path,
+        pid: u32,
+        huge_page_bytes: u64,
+        respected: RespectedPolicies,
+    ) -> Self {
         let folder = memory_folder(proc_root, pid);
         let file = |name: &str| {
             // Names of files may be anything but text.
@@ -54,7 +59,12 @@ impl AddressSpace {
         let allowed = status.lines().find_map(|line| line.strip_prefix(ALLOWED));
         Self {
             allowed: allowed.and_then(|list| list.trim().parse().ok()),
-            mappings: mappings(&file("smaps"), &file("numa_maps"), huge_page_bytes, heeded),
+            mappings: mappings(
+                &file("smaps"),
+                &file("numa_maps"),
+                huge_page_bytes,
+                respected,
+            ),
         }
     }
 
@@ -95,12 +105,17 @@ impl AddressSpace {
     }
 }
 
-/// Mappings with huge pages or a policy that is heeded, of the texts of `smaps` and `numa_maps`.
-fn mappings(smaps: &str, numa_maps: &str, huge_page_bytes: u64, heeded: Heeded) -> Vec<Mapping> {
+/// Mappings with huge pages or a policy that is respected, from the texts of `smaps` and `numa_maps`.
+fn mappings(
+    smaps: &str,
+    numa_maps: &str,
+    huge_page_bytes: u64,
+    respected: RespectedPolicies,
+) -> Vec<Mapping> {
     let mut policies = numa_maps.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let start = u64::from_str_radix(fields.next()?, 16).ok()?;
-        Some((start, heeded.includes(fields.next()?)))
+        Some((start, respected.includes(fields.next()?)))
     });
     let mut policy = policies.next();
     let mut mappings = Vec::new();
@@ -151,7 +166,7 @@ fn range(line: &str) -> Option<(u64, u64)> {
     Some((number(start)?, number(end)?)).filter(|(start, end)| start < end)
 }
 
-impl Heeded {
+impl RespectedPolicies {
     /// A policy as `numa_maps` has it (mempolicy(7)): `bind:0-1`, `bind=static:0`, `interleave:0-3`, `prefer:1`, and what later
     /// kernels add. `default` and `local` let whoever touches a page first decide.
     fn includes(self, policy: &str) -> bool {
@@ -236,7 +251,7 @@ Rss:                  20 kB
     fn space() -> AddressSpace {
         AddressSpace {
             allowed: "0,2-3".parse().ok(),
-            mappings: mappings(SMAPS, NUMA_MAPS, HUGE, Heeded::All),
+            mappings: mappings(SMAPS, NUMA_MAPS, HUGE, RespectedPolicies::All),
         }
     }
 
@@ -269,7 +284,7 @@ Rss:                  20 kB
                 format!("1000-ffffffffffff0000 rw-p 00000000 00:00 0\nKernelPageSize: {kib} kB\n");
             let space = AddressSpace {
                 allowed: None,
-                mappings: mappings(&smaps, "", HUGE, Heeded::All),
+                mappings: mappings(&smaps, "", HUGE, RespectedPolicies::All),
             };
             for address in [0x1000, 0x7f00_0000_1008, 0xffff_ffff_fffe_ffff] {
                 assert_eq!(space.page(address, 4096), (address & !4095, 4096), "{kib}");
@@ -297,7 +312,7 @@ Rss:                  20 kB
 
     #[test]
     fn what_only_prefers_nodes_may_be_a_plans() {
-        let of = |heeded: Heeded| {
+        let of = |respected: RespectedPolicies| {
             let policies = [
                 "bind:0",
                 "bind=static:0-1",
@@ -306,26 +321,37 @@ Rss:                  20 kB
                 "interleave:0-3",
                 "default",
             ];
-            policies.map(|policy| heeded.includes(policy))
+            policies.map(|policy| respected.includes(policy))
         };
-        assert_eq!(of(Heeded::All), [true, true, true, true, true, false]);
-        assert_eq!(of(Heeded::Strict), [true, true, false, false, false, false]);
+        assert_eq!(
+            of(RespectedPolicies::All),
+            [true, true, true, true, true, false]
+        );
+        assert_eq!(
+            of(RespectedPolicies::Strict),
+            [true, true, false, false, false, false]
+        );
     }
 
     #[test]
     fn of_a_process_as_the_kernel_shows_it() {
-        let space = AddressSpace::read(Path::new("/proc"), std::process::id(), HUGE, Heeded::All);
+        let space = AddressSpace::read(
+            Path::new("/proc"),
+            std::process::id(),
+            HUGE,
+            RespectedPolicies::All,
+        );
         if let Some(allowed) = &space.allowed {
             assert!((0..1024).any(|node| allowed.contains(NodeId(node))));
         }
-        let nobody = AddressSpace::read(Path::new("/proc"), u32::MAX, HUGE, Heeded::All);
+        let nobody = AddressSpace::read(Path::new("/proc"), u32::MAX, HUGE, RespectedPolicies::All);
         assert_eq!(nobody, AddressSpace::default());
     }
 
     proptest! {
         #[test]
         fn any_text_is_read(smaps in "[0-9a-f: \n-]{0,200}|(Rss: 9 kB\n|1-9 r\n|x\n){0,9}", numa_maps in "[0-9a-f: \n]{0,99}") {
-            for mapping in mappings(&smaps, &numa_maps, HUGE, Heeded::All) {
+            for mapping in mappings(&smaps, &numa_maps, HUGE, RespectedPolicies::All) {
                 prop_assert!(mapping.start < mapping.end);
             }
         }

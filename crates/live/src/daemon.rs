@@ -1,4 +1,4 @@
-//! The loop: what an interval showed, what the policy wants, what care allows, what the kernel did.
+//! The loop: what an interval showed, what the policy wants, what the guard allows, what the kernel did.
 
 use std::io::Write;
 
@@ -8,10 +8,10 @@ use nearpage_online::carrefour::controller_imbalance;
 use rustc_hash::FxHashMap;
 
 use crate::batches::Limits;
-use crate::care::Caution;
 use crate::decide::{Decider, Decisions};
 use crate::error::Error;
 use crate::free_memory::FreeMemory;
+use crate::guard::GuardThresholds;
 use crate::homes::Homes;
 use crate::interleaved::Interleaved;
 use crate::kernel::Kernel;
@@ -19,9 +19,9 @@ use crate::log::{self, Entry, Head, LoggedProcess};
 use crate::mover::{Identity, Mover, Outcomes};
 use crate::observer::Observer;
 use crate::pages::{HotPages, ProcessIndex};
-use crate::policies::Policy;
-use crate::process::{Acted, TargetProcess};
-use crate::wishes::{Wishes, Wishing};
+use crate::policies::LivePolicy;
+use crate::process::{IntervalActions, TargetProcess};
+use crate::requested_moves::{MoveRequests, RequestedMoves};
 use fates::Fates;
 
 /// What the accesses of samples stand for.
@@ -40,13 +40,13 @@ pub enum Estimate {
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What decides.
-    pub policy: Policy,
+    pub policy: LivePolicy,
     /// Pages that counters are kept of, in all (Carrefour §4.4: 30,000).
     pub pages: usize,
     /// What moving may cost.
     pub limits: Limits,
-    /// Thresholds of its caution.
-    pub caution: Caution,
+    /// When the guard lets pages move and when it undoes that.
+    pub guard_thresholds: GuardThresholds,
     /// Decide, and move nothing.
     pub dry_run: bool,
     /// Pin threads where the policy wants them.
@@ -97,7 +97,7 @@ pub struct Report {
     pub without_node: u64,
     /// Samples since the daemon started that show no access.
     pub without_access: u64,
-    /// Wishes that time did not suffice for.
+    /// Moves that time did not suffice for.
     pub left: u64,
     /// Sums over processes.
     pub outcomes: Outcomes,
@@ -242,8 +242,8 @@ impl Daemon {
         let decisions = self.decider.decide(&interval);
         let deciding_ns = kernel.now_ns().saturating_sub(began_ns);
         self.fates.ask(&decisions.actions);
-        let wishes = self.wishes(free, &decisions);
-        self.wish_for_threads(observer, &decisions);
+        let requested_moves = self.requested_moves(free, &decisions);
+        self.request_thread_moves(observer, &decisions);
         let view = decisions.view;
         let mut report = Report {
             entry: Entry::of(interval, decisions),
@@ -266,7 +266,7 @@ impl Daemon {
         self.act(
             observer,
             kernel,
-            wishes,
+            requested_moves,
             &tally.local(observer),
             now_ns + budget_ns,
             &mut report,
@@ -319,8 +319,11 @@ impl Daemon {
                 pid: process.pid,
                 started,
             };
-            let process =
-                TargetProcess::new(identity, self.settings.caution, !self.settings.dry_run);
+            let process = TargetProcess::new(
+                identity,
+                self.settings.guard_thresholds,
+                !self.settings.dry_run,
+            );
             self.processes.insert(index, process);
         }
         for (index, process) in &mut self.processes {
@@ -333,12 +336,12 @@ impl Daemon {
     }
 
     /// What is to be moved, by process.
-    fn wishes(
+    fn requested_moves(
         &mut self,
         free: &FreeMemory,
         decisions: &Decisions,
-    ) -> FxHashMap<ProcessIndex, Wishes> {
-        let wishing = Wishing {
+    ) -> FxHashMap<ProcessIndex, RequestedMoves> {
+        let requests = MoveRequests {
             nodes: &self.nodes,
             memory_nodes: self.head.memory_nodes,
             page_bytes: self.settings.page_bytes,
@@ -347,10 +350,10 @@ impl Daemon {
             free,
             processes: &self.processes,
         };
-        wishing.wishes(&decisions.actions, &mut self.interleaved)
+        requests.requested_moves(&decisions.actions, &mut self.interleaved)
     }
 
-    fn wish_for_threads(&mut self, observer: &Observer, decisions: &Decisions) {
+    fn request_thread_moves(&mut self, observer: &Observer, decisions: &Decisions) {
         if !self.settings.moves_threads {
             return;
         }
@@ -358,9 +361,9 @@ impl Daemon {
         for process in self.processes.values_mut() {
             process.forget_pins();
         }
-        for wish in &decisions.thread_moves {
-            let thread = observer.threads().get(wish.thread.0 as usize);
-            let cpus = self.cpus_of_node.get(usize::from(wish.node));
+        for thread_move in &decisions.thread_moves {
+            let thread = observer.threads().get(thread_move.thread.0 as usize);
+            let cpus = self.cpus_of_node.get(usize::from(thread_move.node));
             if let (Some(thread), Some(cpus)) = (thread, cpus)
                 && let Some(process) = self.processes.get_mut(&thread.process)
             {
@@ -373,7 +376,7 @@ impl Daemon {
         &mut self,
         observer: &Observer,
         kernel: &mut dyn Kernel,
-        mut wishes: FxHashMap<ProcessIndex, Wishes>,
+        mut requested_moves: FxHashMap<ProcessIndex, RequestedMoves>,
         local: &[(u64, u64)],
         deadline_ns: u64,
         report: &mut Report,
@@ -387,13 +390,13 @@ impl Daemon {
         for index in order {
             let seen = &observer.processes()[index.0 as usize];
             let process = self.processes.get_mut(&index).expect("listed above");
-            let new = wishes.remove(&index).unwrap_or_default();
-            let wished = new.pages.len() as u64;
+            let new = requested_moves.remove(&index).unwrap_or_default();
+            let requested = new.pages.len() as u64;
             let seen_at = |number: u32| Some(nodes[usize::from(homes.of(number)?)]);
             let mut outcomes = process.take_in(new.pages, &self.pages, seen_at, most);
             let acted = match moves && process.is_claimed() {
                 true => process.act(seen.loss, &mut self.mover, kernel, deadline_ns, most),
-                false => Acted::default(),
+                false => IntervalActions::default(),
             };
             let round = &acted.round;
             outcomes.add(&round.outcomes);
@@ -418,7 +421,7 @@ impl Daemon {
                 lost_per_1000: (seen.loss.share() * 1000.0) as u32,
                 local_per_1000: (1000 * ours / all.max(1)) as u32,
                 accesses: all,
-                wished,
+                requested,
                 replications_interleaved: new.replications_interleaved,
                 moved_back: acted.moved_back,
                 threads_pinned: acted.pinned,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nearpage_machine::{CpuList, NodeId};
 
-use crate::address_space::{AddressSpace, Heeded};
+use crate::address_space::{AddressSpace, RespectedPolicies};
 
 /// Moves pages and tells the time.
 pub trait Kernel {
@@ -61,7 +61,7 @@ pub trait Kernel {
 #[derive(Debug)]
 pub struct Linux {
     huge_page_bytes: u64,
-    heeded: Heeded,
+    respected: RespectedPolicies,
 }
 
 /// As on x86-64 and with pages of 4 KiB elsewhere.
@@ -74,16 +74,16 @@ impl Default for Linux {
         let told = text.trim().parse().ok().filter(|&bytes| bytes > 0);
         Self {
             huge_page_bytes: told.unwrap_or(HUGE_PAGE_BYTES),
-            heeded: Heeded::default(),
+            respected: RespectedPolicies::default(),
         }
     }
 }
 
 impl Linux {
     /// For programs whose pages stay under these policies.
-    pub fn heeding(heeded: Heeded) -> Self {
+    pub fn respecting(respected: RespectedPolicies) -> Self {
         Self {
-            heeded,
+            respected,
             ..Self::default()
         }
     }
@@ -109,7 +109,12 @@ impl Kernel for Linux {
     }
 
     fn address_space(&mut self, pid: u32) -> AddressSpace {
-        AddressSpace::read(Path::new("/proc"), pid, self.huge_page_bytes, self.heeded)
+        AddressSpace::read(
+            Path::new("/proc"),
+            pid,
+            self.huge_page_bytes,
+            self.respected,
+        )
     }
 
     fn affinity(&mut self, pid: u32, tid: u32) -> Option<CpuList> {

@@ -2,7 +2,7 @@
 //! pages with `move_pages(2)`.
 //!
 //! ```text
-//! Sampler ─► Observer ─► Interval ─► Decider (a policy) ─► wishes ─► Care ─► Mover ─► kernel
+//! Sampler ─► Observer ─► Interval ─► Decider (a policy) ─► requested moves ─► Guard ─► Mover ─► kernel
 //!                           └─────────────── log ───────────────┘
 //! ```
 //!
@@ -11,7 +11,7 @@
 //! - A table of a fixed size keeps the hot pages; accesses between two decisions have a buffer of a
 //!   fixed size. About 80 bytes a page and 8 MiB; what a policy counts comes on top of it
 //!   (`migrate`: 16 bytes a page on up to four nodes).
-//! - Care is for each process: measure, move a part, measure again, go on or move back.
+//! - Each process has a guard: measure, move a part, measure again, go on or move back.
 //! - A huge page is one page. `smaps` says how much of a mapping is in huge pages, not which of its pages
 //!   are: a mapping that mostly has them is taken to have nothing else.
 //! - What a process allows is known before: its cpuset's nodes, and mappings with a memory policy, whose
@@ -32,12 +32,12 @@
 mod address_space;
 pub mod balancing;
 mod batches;
-mod care;
 mod claim;
 mod daemon;
 mod decide;
 mod error;
 mod free_memory;
+mod guard;
 mod homes;
 mod interleaved;
 mod kernel;
@@ -50,20 +50,20 @@ mod pages;
 mod pins;
 mod policies;
 mod process;
+mod requested_moves;
 mod serve;
 mod tally;
 mod text;
 mod watch;
-mod wishes;
 
-pub use address_space::{AddressSpace, Heeded, Mapping};
+pub use address_space::{AddressSpace, Mapping, RespectedPolicies};
 pub use batches::Limits;
-pub use care::{Caution, Stage};
 pub use claim::Claim;
 pub use daemon::{Daemon, Estimate, ProcessTime, Report, Settings};
 pub use decide::{Interval, Observed, Placed};
 pub use error::Error;
 pub use free_memory::FreeMemory;
+pub use guard::{GuardThresholds, Stage};
 pub use kernel::{Kernel, Linux};
 pub use log::{
     Entry, Head, LoggedAction, LoggedProcess, LoggedThreadMove, Replayed, append, replay,
@@ -72,7 +72,7 @@ pub use memory::{MemoryWatch, memory_by_node};
 pub use metrics::Metrics;
 pub use mover::{Identity, Outcomes};
 pub use observer::Observer;
-pub use policies::Policy;
+pub use policies::LivePolicy;
 pub use serve::MetricsServer;
 pub use text::{not_moved, stage, text, treated};
 pub use watch::{RATE_MIN_HZ, watch};

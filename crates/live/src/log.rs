@@ -10,11 +10,11 @@ use nearpage_online::{Action, Setting, ThreadMove};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::care::Stage;
 use crate::decide::{Decider, Decisions, Interval};
 use crate::error::Error;
+use crate::guard::Stage;
 use crate::mover::Outcomes;
-use crate::policies::Policy;
+use crate::policies::LivePolicy;
 
 /// Version of the log's form. Logs of version 1 do not say what became of actions (`settled` of an interval), and policies
 /// were not told.
@@ -111,11 +111,11 @@ pub struct LoggedThreadMove {
 }
 
 impl From<&ThreadMove> for LoggedThreadMove {
-    fn from(wish: &ThreadMove) -> Self {
+    fn from(thread_move: &ThreadMove) -> Self {
         Self {
-            thread: wish.thread.0,
-            node: wish.node,
-            rule: wish.rule.to_owned(),
+            thread: thread_move.thread.0,
+            node: thread_move.node,
+            rule: thread_move.rule.to_owned(),
         }
     }
 }
@@ -136,8 +136,9 @@ pub struct LoggedProcess {
     pub local_per_1000: u32,
     /// Accesses seen.
     pub accesses: u64,
-    /// Pages that it was wished to move.
-    pub wished: u64,
+    /// Pages that were to move.
+    #[serde(alias = "wished")]
+    pub requested: u64,
     /// Replications among them, which became interleaving.
     pub replications_interleaved: u64,
     /// All that was moved since it was last well is being moved back.
@@ -306,7 +307,7 @@ impl Head {
                 self.nearpage_live
             ));
         }
-        let mut policy = Policy::from_name(&self.policy)
+        let mut policy = LivePolicy::from_name(&self.policy)
             .ok_or_else(|| format!("no policy `{}`", self.policy))?;
         for (name, value) in &self.parameters {
             match policy.set(name, value) {
@@ -336,7 +337,7 @@ mod tests {
     use nearpage_recording::{AccessKind, Level};
 
     fn head() -> Head {
-        let mut policy = Policy::from_name("migrate").expect("policy");
+        let mut policy = LivePolicy::from_name("migrate").expect("policy");
         policy.set("trigger", "3").expect("a value");
         Head {
             nearpage_live: VERSION,

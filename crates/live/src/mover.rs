@@ -106,7 +106,7 @@ impl Outcomes {
 
 /// A page and where it is to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct PageMove {
     /// The page.
     pub page: Page,
     /// Its size.
@@ -139,7 +139,7 @@ pub struct Round {
     /// What became of the pages.
     pub outcomes: Outcomes,
     /// Those that moved.
-    pub moved: Vec<Wish>,
+    pub moved: Vec<PageMove>,
     /// How much memory they are.
     pub moved_bytes: u64,
     /// Calls made, and the time of the longest of them.
@@ -148,7 +148,7 @@ pub struct Round {
     pub in_calls_ns: u64,
     /// The longest call.
     pub longest_call_ns: u64,
-    /// Wishes that time did not suffice for.
+    /// Moves that time did not suffice for.
     pub left: u64,
 }
 
@@ -192,16 +192,16 @@ impl Mover {
         put_off.is_none_or(|put_off| put_off.until_round <= self.round)
     }
 
-    /// Carries out wishes of one process that [may be tried](Self::may_try), until `deadline_ns`.
+    /// Carries out moves of one process that [may be tried](Self::may_try), until `deadline_ns`.
     pub fn carry_out(
         &mut self,
         kernel: &mut dyn Kernel,
         process: Identity,
-        wishes: &[Wish],
+        moves: &[PageMove],
         deadline_ns: u64,
     ) -> Round {
         let mut done = Round::default();
-        let mut rest = wishes;
+        let mut rest = moves;
         while !rest.is_empty() {
             let now_ns = kernel.now_ns();
             let (pages, wait_ns) = self.batches.next(self.page_bytes, now_ns);
@@ -227,12 +227,12 @@ impl Mover {
         done
     }
 
-    /// How many of the wishes are as much memory as so many pages of the usual size; at least one.
-    fn fitting(&self, wishes: &[Wish], pages: usize) -> usize {
+    /// How many of the moves are as much memory as so many pages of the usual size; at least one.
+    fn fitting(&self, moves: &[PageMove], pages: usize) -> usize {
         let most_bytes = pages as u64 * self.page_bytes;
         let mut bytes = 0;
-        let fitting = wishes.iter().take_while(|wish| {
-            bytes += wish.bytes;
+        let fitting = moves.iter().take_while(|page_move| {
+            bytes += page_move.bytes;
             bytes <= most_bytes
         });
         fitting.count().max(1)
@@ -246,17 +246,20 @@ impl Mover {
         &mut self,
         kernel: &mut dyn Kernel,
         pid: u32,
-        batch: &[Wish],
+        batch: &[PageMove],
         done: &mut Round,
     ) -> Result<(), i32> {
-        let pages: Vec<u64> = batch.iter().map(|wish| wish.page.address).collect();
-        let nodes: Vec<NodeId> = batch.iter().map(|wish| wish.to).collect();
+        let pages: Vec<u64> = batch
+            .iter()
+            .map(|page_move| page_move.page.address)
+            .collect();
+        let nodes: Vec<NodeId> = batch.iter().map(|page_move| page_move.to).collect();
         // A page that the call does not come to keeps this.
         let mut status = vec![-libc::EAGAIN; batch.len()];
         let began_ns = kernel.now_ns();
         let result = kernel.move_pages(pid, &pages, &nodes, &mut status);
         let elapsed_ns = kernel.now_ns().saturating_sub(began_ns);
-        let bytes: u64 = batch.iter().map(|wish| wish.bytes).sum();
+        let bytes: u64 = batch.iter().map(|page_move| page_move.bytes).sum();
         let pages = (bytes / self.page_bytes) as usize;
         self.batches.done(pages, self.page_bytes, elapsed_ns);
         done.calls += 1;
@@ -265,21 +268,21 @@ impl Mover {
         if let Err(error) = result {
             return self.refused(kernel, pid, batch, &error, done);
         }
-        for (wish, status) in batch.iter().zip(status) {
+        for (page_move, status) in batch.iter().zip(status) {
             match status {
-                node if node == i32::from(wish.to.0) => {
+                node if node == i32::from(page_move.to.0) => {
                     done.outcomes.moved += 1;
-                    done.moved_bytes += wish.bytes;
-                    done.moved.push(*wish);
-                    self.put_off.remove(&wish.page);
+                    done.moved_bytes += page_move.bytes;
+                    done.moved.push(*page_move);
+                    self.put_off.remove(&page_move.page);
                 }
                 errno if errno < 0 => {
                     *done.outcomes.refused(-errno) += 1;
-                    self.put_off(wish.page);
+                    self.put_off(page_move.page);
                 }
                 _ => {
                     done.outcomes.other += 1;
-                    self.put_off(wish.page);
+                    self.put_off(page_move.page);
                 }
             }
         }
@@ -291,7 +294,7 @@ impl Mover {
         &mut self,
         kernel: &mut dyn Kernel,
         pid: u32,
-        batch: &[Wish],
+        batch: &[PageMove],
         error: &io::Error,
         done: &mut Round,
     ) -> Result<(), i32> {

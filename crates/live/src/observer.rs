@@ -7,7 +7,7 @@ use nearpage_recording::{Access, AccessKind, Event, Level, SampleCounts, ThreadI
 use nearpage_sampler::Sink;
 use rustc_hash::FxHashMap;
 
-use crate::care::Loss;
+use crate::guard::Loss;
 use crate::pages::ProcessIndex;
 
 /// Accesses kept between two decisions, at 24 bytes each. More are counted and dropped.
@@ -15,10 +15,10 @@ pub const ACCESSES_MAX: usize = 1 << 18;
 
 /// A sampled access of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct SampledAccess {
     /// When, CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// Where.
+    /// Virtual address accessed.
     pub address: u64,
     /// By whom: one of [`Observer::threads`].
     pub thread: ThreadIndex,
@@ -69,7 +69,7 @@ pub struct Thread {
 #[derive(Debug)]
 pub struct Observer {
     period_ns: u64,
-    accesses: Vec<Seen>,
+    accesses: Vec<SampledAccess>,
     /// Time lost to them, and their weights.
     lost_ns: f64,
     weight: f64,
@@ -100,7 +100,7 @@ impl Observer {
     }
 
     /// Accesses since the last decision, in order of time as far as the kernel's records allow.
-    pub fn seen(&self) -> &[Seen] {
+    pub fn seen(&self) -> &[SampledAccess] {
         &self.accesses
     }
 
@@ -231,7 +231,7 @@ impl Sink for Observer {
             }
             self.lost_ns += f64::from(access.cost_ns);
             self.weight += f64::from(access.weight);
-            self.accesses.push(Seen {
+            self.accesses.push(SampledAccess {
                 time_ns: access.time_ns,
                 address: access.address,
                 thread,
@@ -333,7 +333,7 @@ mod tests {
             kind: AccessKind::Load,
             level: Level::Unknown,
             resolution: Resolution::Exact,
-            distance_bytes: 0,
+            skid_bytes: 0,
             weight: 1.0,
             cost_ns: 1000.0,
             page_node: None,

@@ -59,7 +59,7 @@ pub const AT_ONCE: usize = 32;
 
 /// Pages that are about to be touched.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct PageLookup {
     pages: [Page; AT_ONCE],
     hashes: [u64; AT_ONCE],
     /// What numbers they may have.
@@ -67,7 +67,7 @@ pub struct Wanted {
     len: usize,
 }
 
-impl Wanted {
+impl PageLookup {
     /// Nothing is wanted yet.
     pub const NONE: Self = Self {
         pages: [Page::NONE; AT_ONCE],
@@ -246,7 +246,7 @@ impl HotPages {
     /// their numbers brought into the caches.
     // Inlined into the loop that touches them, this and the next keep registers that it needs.
     #[inline(never)]
-    pub fn want(&self, wanted: &mut Wanted, pages: impl Iterator<Item = Page>) {
+    pub fn want(&self, wanted: &mut PageLookup, pages: impl Iterator<Item = Page>) {
         wanted.len = 0;
         let places = wanted.pages.iter_mut().zip(&mut wanted.hashes);
         for ((place, of_place), page) in places.zip(pages) {
@@ -260,8 +260,8 @@ impl HotPages {
     /// They will be touched soon: has what is known of them brought into the caches, for which `ahead`
     /// is told likely numbers.
     #[inline(never)]
-    pub fn expect(&self, wanted: &mut Wanted, ahead: impl Fn(u32)) {
-        let Wanted {
+    pub fn expect(&self, wanted: &mut PageLookup, ahead: impl Fn(u32)) {
+        let PageLookup {
             hashes,
             numbers,
             len,
@@ -279,7 +279,7 @@ impl HotPages {
     /// The number of a wanted page that was just sampled. `ahead` is told which number may be given to
     /// another page next.
     #[inline]
-    pub fn touch(&mut self, wanted: &Wanted, at: usize, ahead: impl Fn(u32)) -> Touched {
+    pub fn touch(&mut self, wanted: &PageLookup, at: usize, ahead: impl Fn(u32)) -> Touched {
         let (page, number) = (wanted.pages[at], wanted.numbers[at]);
         match self.pages.get(number as usize) == Some(&page) {
             true => self.again(number),

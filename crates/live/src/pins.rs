@@ -9,31 +9,31 @@ use crate::kernel::Kernel;
 #[derive(Debug, Default)]
 pub struct Pins {
     /// By thread id.
-    wished: FxHashMap<u32, CpuList>,
+    requested: FxHashMap<u32, CpuList>,
     before: FxHashMap<u32, CpuList>,
 }
 
 impl Pins {
     /// A thread is to run on these CPUs.
-    pub fn wish(&mut self, tid: u32, cpus: CpuList) {
-        self.wished.insert(tid, cpus);
+    pub fn request(&mut self, tid: u32, cpus: CpuList) {
+        self.requested.insert(tid, cpus);
     }
 
     /// Threads that are to go somewhere.
     pub fn wanted(&self) -> usize {
-        self.wished.len()
+        self.requested.len()
     }
 
     /// Nothing is wanted any more.
     pub fn forget_wishes(&mut self) {
-        self.wished.clear();
+        self.requested.clear();
     }
 
     /// Pins threads of process `pid`, each to those of its CPUs on which it may run; a thread that
     /// may run on none of them stays. How many were pinned.
     pub fn carry_out(&mut self, kernel: &mut dyn Kernel, pid: u32) -> u64 {
         let mut pinned = 0;
-        for (tid, cpus) in std::mem::take(&mut self.wished) {
+        for (tid, cpus) in std::mem::take(&mut self.requested) {
             let Some(now) = kernel.affinity(pid, tid) else {
                 continue; // It has ended.
             };
@@ -105,9 +105,9 @@ mod tests {
         let before = kernel.0.clone();
         let mut pins = Pins::default();
         for tid in 1..=4 {
-            pins.wish(tid, list("2-3"));
+            pins.request(tid, list("2-3"));
         }
-        pins.wish(2, list("4-5"));
+        pins.request(2, list("4-5"));
         assert_eq!(
             pins.carry_out(&mut kernel, 9),
             2,
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(kernel.0[&1], list("2-3"));
         assert_eq!(kernel.0[&2], list("0-2"));
         // From where it is now to what it might have done at first.
-        pins.wish(1, list("6-7"));
+        pins.request(1, list("6-7"));
         assert_eq!(pins.carry_out(&mut kernel, 9), 1);
         assert_eq!(kernel.0[&1], list("6-7"));
         pins.undo(&mut kernel, 9);

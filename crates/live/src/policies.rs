@@ -9,7 +9,7 @@ use nearpage_online::{
 
 /// A policy with its parameters.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Policy {
+pub enum LivePolicy {
     /// Migration of hot pages (Verghese §3.2), and replication as far as a stock kernel has it.
     MigrateReplicate {
         /// Thresholds on counts of samples.
@@ -19,7 +19,7 @@ pub enum Policy {
     },
     /// ARS's algorithms (§4.1, §5.4).
     PushPull {
-        /// Which.
+        /// What is counted, by which node.
         monitor: Monitor,
         /// Its parameters.
         parameters: PushPullParameters,
@@ -32,7 +32,7 @@ pub enum Policy {
     Watch,
 }
 
-/// [`Policy::Watch`].
+/// [`LivePolicy::Watch`].
 struct Watch;
 
 impl OnlinePolicy for Watch {
@@ -61,7 +61,7 @@ const RESET_CYCLES: u64 = 25_000_000_000;
 const REMOTE_SAMPLE_NS: u64 = 500_000;
 const MOVE_NS: u64 = 10_000;
 
-impl Policy {
+impl LivePolicy {
     /// The policy of that name, with parameters for samples.
     pub fn from_name(name: &str) -> Option<Self> {
         let replicates = match name {
@@ -233,8 +233,8 @@ mod tests {
             every: 1,
             seed: 0,
         };
-        for name in Policy::names() {
-            let mut policy = Policy::from_name(name).expect(name);
+        for name in LivePolicy::names() {
+            let mut policy = LivePolicy::from_name(name).expect(name);
             assert_eq!(policy.name(), name);
             let parameters = policy.parameters();
             for (name, value) in &parameters {
@@ -244,8 +244,8 @@ mod tests {
             assert_eq!(policy.set("nothing", "1"), Ok(false));
             policy.start(&setting).expect(name);
         }
-        assert_eq!(Policy::from_name("best"), None);
-        let formerly = Policy::from_name("traffic").expect("its former name");
+        assert_eq!(LivePolicy::from_name("best"), None);
+        let formerly = LivePolicy::from_name("traffic").expect("its former name");
         assert_eq!(formerly.name(), "carrefour");
     }
 }

@@ -1,13 +1,13 @@
-//! A process that the daemon looks after: what is still to be moved there, and what was.
+//! A process whose pages the daemon moves: what is still to be moved there, and what was.
 
 use nearpage_machine::{CpuList, NodeId};
 use rustc_hash::FxHashMap;
 
 use crate::address_space::AddressSpace;
-use crate::care::{Care, Caution, Loss, Stage, Verdict};
 use crate::claim::Claim;
+use crate::guard::{Guard, GuardThresholds, Loss, Stage, Verdict};
 use crate::kernel::Kernel;
-use crate::mover::{Identity, Mover, Outcomes, Round, Wish};
+use crate::mover::{Identity, Mover, Outcomes, PageMove, Round};
 use crate::pages::{HotPages, Page};
 use crate::pins::Pins;
 
@@ -17,7 +17,7 @@ pub struct TargetProcess {
     identity: Identity,
     /// Absent: another daemon has it, and it is left alone; or this one moves nothing, and keeps nobody from it.
     claim: Option<Claim>,
-    care: Care,
+    guard: Guard,
     space: AddressSpace,
     /// When the kernel may be asked again what the process allows, and when it must be.
     space_read_again_ns: u64,
@@ -26,15 +26,15 @@ pub struct TargetProcess {
     remapped: bool,
     /// Where pages were before the first of them was moved, and their size.
     origins: FxHashMap<Page, (NodeId, u64)>,
-    /// Wishes that were not carried out yet. A policy says a thing once, and it may be said while
+    /// Moves that were not carried out yet. A policy says a thing once, and it may be said while
     /// nothing is moved, or more is wanted than there is time for.
-    pending: FxHashMap<Page, Wish>,
+    pending: FxHashMap<Page, PageMove>,
     pins: Pins,
 }
 
 /// What an interval came to for a process.
 #[derive(Debug, Default)]
-pub struct Acted {
+pub struct IntervalActions {
     /// What was carried out.
     pub round: Round,
     /// Threads that were pinned.
@@ -53,11 +53,11 @@ const SPACE_UNCHANGED_NS: u64 = 10_000_000_000;
 
 impl TargetProcess {
     /// Nothing was seen of it yet. `is_claimed`: it is to be this daemon's alone.
-    pub fn new(identity: Identity, caution: Caution, is_claimed: bool) -> Self {
+    pub fn new(identity: Identity, thresholds: GuardThresholds, is_claimed: bool) -> Self {
         Self {
             identity,
             claim: is_claimed.then(|| Claim::on(identity)).flatten(),
-            care: Care::new(caution),
+            guard: Guard::new(thresholds),
             space: AddressSpace::default(),
             space_read_again_ns: 0,
             space_too_old_ns: 0,
@@ -75,7 +75,7 @@ impl TargetProcess {
 
     /// How it is treated.
     pub fn stage(&self) -> Stage {
-        self.care.stage()
+        self.guard.stage()
     }
 
     /// May anything of it be moved by this daemon?
@@ -88,7 +88,7 @@ impl TargetProcess {
         self.pending.contains_key(page)
     }
 
-    /// Wishes that were not carried out yet.
+    /// Moves that were not carried out yet.
     #[cfg(test)]
     pub fn pending(&self) -> usize {
         self.pending.len()
@@ -112,28 +112,28 @@ impl TargetProcess {
         self.space_too_old_ns = ended_ns + pause_ns.max(SPACE_UNCHANGED_NS);
     }
 
-    /// Takes in new wishes, at most `most` in all; what it does not allow is counted and not tried.
+    /// Takes in new moves, at most `most` in all; what it does not allow is counted and not tried.
     /// Drops those that came true by themselves (`seen_at`: where a page with a number was seen last)
     /// and those whose pages have made way for hotter ones.
     pub fn take_in(
         &mut self,
-        new: Vec<Wish>,
+        new: Vec<PageMove>,
         pages: &HotPages,
         seen_at: impl Fn(u32) -> Option<NodeId>,
         most: usize,
     ) -> Outcomes {
-        self.pending.retain(|page, wish| {
+        self.pending.retain(|page, page_move| {
             let number = pages.number(page);
-            number.is_some_and(|number| seen_at(number) != Some(wish.to))
+            number.is_some_and(|number| seen_at(number) != Some(page_move.to))
         });
         let mut refused = Outcomes::default();
-        for wish in new {
-            if self.space.has_own_policy(wish.page.address) {
+        for page_move in new {
+            if self.space.has_own_policy(page_move.page.address) {
                 refused.own_policy += 1;
-            } else if !self.space.allows(wish.to) {
+            } else if !self.space.allows(page_move.to) {
                 refused.node_not_allowed += 1;
-            } else if self.pending.len() < most || self.pending.contains_key(&wish.page) {
-                self.pending.insert(wish.page, wish);
+            } else if self.pending.len() < most || self.pending.contains_key(&page_move.page) {
+                self.pending.insert(page_move.page, page_move);
             }
         }
         refused
@@ -141,7 +141,7 @@ impl TargetProcess {
 
     /// A thread of it is to run on these CPUs.
     pub fn pin(&mut self, tid: u32, cpus: CpuList) {
-        self.pins.wish(tid, cpus);
+        self.pins.request(tid, cpus);
     }
 
     /// Threads that were to go somewhere and have not yet stay.
@@ -154,7 +154,7 @@ impl TargetProcess {
         self.pins.undo(kernel, self.identity.pid);
     }
 
-    /// Judges the interval, in which the process lost `loss`, and moves what care allows until
+    /// Judges the interval, in which the process lost `loss`, and moves what the guard allows until
     /// `deadline_ns`. Remembers where at most `most` pages came from.
     pub fn act(
         &mut self,
@@ -163,9 +163,9 @@ impl TargetProcess {
         kernel: &mut dyn Kernel,
         deadline_ns: u64,
         most: usize,
-    ) -> Acted {
+    ) -> IntervalActions {
         let (wanted, put_off) = ready(self.pending.values().copied(), mover);
-        let back = self.origins.iter().map(|(&page, &(to, bytes))| Wish {
+        let back = self.origins.iter().map(|(&page, &(to, bytes))| PageMove {
             page,
             bytes,
             // Unknown by now, and of no use.
@@ -175,15 +175,15 @@ impl TargetProcess {
         let (back, _) = ready(back, mover);
         let was_holding = self.stage() == Stage::Holding;
         let wanted_in_all = wanted.len() + self.pins.wanted();
-        let verdict = self.care.judge(loss, wanted_in_all, back.len());
-        let mut acted = Acted::default();
+        let verdict = self.guard.judge(loss, wanted_in_all, back.len());
+        let mut acted = IntervalActions::default();
         match verdict {
             Verdict::Move(most_now) => {
                 if most_now > 0 {
                     acted.pinned = self.pins.carry_out(kernel, self.identity.pid);
                 }
-                let wishes = &wanted[..most_now.min(wanted.len())];
-                acted.round = mover.carry_out(kernel, self.identity, wishes, deadline_ns);
+                let moves = &wanted[..most_now.min(wanted.len())];
+                acted.round = mover.carry_out(kernel, self.identity, moves, deadline_ns);
                 for moved in &acted.round.moved {
                     self.pending.remove(&moved.page);
                     if self.origins.len() < most {
@@ -216,9 +216,9 @@ impl TargetProcess {
 }
 
 /// Those that may be tried, in order of address, and how many may not.
-fn ready(wishes: impl Iterator<Item = Wish>, mover: &Mover) -> (Vec<Wish>, u64) {
-    let (mut ready, put_off): (Vec<Wish>, Vec<Wish>) =
-        wishes.partition(|wish| mover.may_try(&wish.page));
-    ready.sort_unstable_by_key(|wish| wish.page.address);
+fn ready(moves: impl Iterator<Item = PageMove>, mover: &Mover) -> (Vec<PageMove>, u64) {
+    let (mut ready, put_off): (Vec<PageMove>, Vec<PageMove>) =
+        moves.partition(|page_move| mover.may_try(&page_move.page));
+    ready.sort_unstable_by_key(|page_move| page_move.page.address);
     (ready, put_off.len() as u64)
 }

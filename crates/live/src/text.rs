@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use nearpage_amount::{percent, time};
 use nearpage_machine::several;
 
-use crate::care::Stage;
 use crate::daemon::Report;
+use crate::guard::Stage;
 use crate::log::LoggedProcess;
 use crate::mover::Outcomes;
 
@@ -14,25 +15,25 @@ pub fn text(report: &Report, nodes: &[u16], dry_run: bool) -> String {
     let mut text = String::new();
     let samples = report.entry.interval.observations.len();
     let share = match report.local_share() {
-        Some(share) => format!("{:.0} % local", 100.0 * share),
+        Some(share) => format!("{} local", percent(share)),
         None => "no accesses".to_owned(),
     };
     let _ = write!(
         text,
-        "{}, {share}, imbalance {:.0} %",
+        "{}, {share}, imbalance {}",
         several(samples as u64, "sample"),
-        100.0 * report.imbalance()
+        percent(report.imbalance())
     );
-    let wished: u64 = report.entry.processes.iter().map(|one| one.wished).sum();
+    let requested: u64 = report.entry.processes.iter().map(|one| one.requested).sum();
     match dry_run {
         true => {
-            let _ = write!(text, "; would move {}", several(wished, "page"));
+            let _ = write!(text, "; would move {}", several(requested, "page"));
         }
         false => {
             let _ = write!(text, "; {} moved", several(report.outcomes.moved, "page"));
             if report.longest_call_ns > 0 {
-                let longest_ms = report.longest_call_ns as f64 / 1e6;
-                let _ = write!(text, ", longest call {longest_ms:.1} ms");
+                let longest = time(report.longest_call_ns as f64);
+                let _ = write!(text, ", longest call {longest}");
             }
         }
     }

@@ -34,7 +34,7 @@ fn wanted_rate_hz(view: View, clock_hz: f64) -> Option<f64> {
     }
 }
 
-/// Looks after the sampler's targets until they end, or the daemon is told to; decides at the end of
+/// Moves pages of the sampler's targets until they end, or the daemon is told to; decides at the end of
 /// every interval. `each` is shown every report.
 ///
 /// # Errors

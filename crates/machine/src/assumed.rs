@@ -12,6 +12,8 @@
 //! geometric mean of the two.
 //! Of links nothing is assumed: which there are is not known.
 
+use nearpage_amount::bandwidth;
+
 use crate::Machine;
 
 /// Lines that a controller serves at a time for each CPU of its node.
@@ -46,9 +48,9 @@ impl Machine {
         machine.memory.bandwidth_bytes_per_s = Some(bytes_per_s);
         let words = format!(
             "no bandwidths are known of {}; its memory is assumed to be half busy when all CPUs of a node \
-             wait for it ({:.1} GB/s a node): measure it with `nearpage machine measure`",
+             wait for it ({} a node): measure it with `nearpage machine measure`",
             self.name,
-            bytes_per_s / 1e9
+            bandwidth(bytes_per_s)
         );
         Some(Assumed { machine, words })
     }

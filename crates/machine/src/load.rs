@@ -18,6 +18,8 @@
 //! model with these curves, `tests/real.rs` with a fifth, which had no part in the choice of
 //! the constant, but was known when the form of the formula was chosen.
 
+use nearpage_amount::percent;
+
 use crate::{LoadedLatency, Machine, NodeId};
 
 /// How much of the idle latency a load of u ÷ √(1 − u) adds.
@@ -140,10 +142,10 @@ impl Machine {
             points,
         } = self.load_model_error()?;
         Some(format!(
-            "latency under load differs from the model of idle latency and bandwidth by {:.0} % (median) and {:.0} % (worst) \
+            "latency under load differs from the model of idle latency and bandwidth by {} (median) and {} (worst) \
              over {points} points up to 85 % of the peak",
-            median * 100.0,
-            worst * 100.0
+            percent(median),
+            percent(worst)
         ))
     }
 }

@@ -104,12 +104,12 @@ fn machine(sections: &Sections, name: &str) -> Option<Machine> {
         .flatten()
         .collect::<Vec<_>>()
         .join(" and ");
-    notes.extend(
-        sections
-            .peaks
-            .iter()
-            .map(|(kind, rate)| format!("all nodes together, {kind}: {:.1} GB/s", rate / 1e3)),
-    );
+    notes.extend(sections.peaks.iter().map(|(kind, rate)| {
+        format!(
+            "all nodes together, {kind}: {}",
+            nearpage_amount::bandwidth(rate * 1e6)
+        )
+    }));
     notes.extend(sections.cache_to_cache.iter().cloned());
     notes.push(
         "no caches: add `[[cache]]` tables before tracing or simulating for this machine"

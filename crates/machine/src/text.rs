@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use nearpage_amount::{bandwidth, bytes, time};
+
 use crate::{CacheKind, CpuList, Machine, Matrix, MemoryKind, NodeId, TransparentHugePages};
 
 impl TransparentHugePages {
@@ -249,7 +251,6 @@ impl Machine {
                 tlb.level, tlb.entries
             ));
         }
-        let gigabytes = |bandwidth: f64| format!("{:.1} GB/s", bandwidth / 1e9);
         let parts = [
             self.processor.clock_ghz.map(|clock| format!("{clock} GHz")),
             self.processor
@@ -257,7 +258,7 @@ impl Machine {
                 .map(|misses| format!("{misses} outstanding misses")),
             self.memory
                 .bandwidth_bytes_per_s
-                .map(|bandwidth| format!("{} from a node's memory", gigabytes(bandwidth))),
+                .map(|rate| format!("{} from a node's memory", bandwidth(rate))),
             self.memory
                 .directory_ns
                 .map(|ns| format!("{ns} ns of a directory for each request")),
@@ -270,7 +271,7 @@ impl Machine {
             let [a, b] = link.nodes;
             lines.push(format!(
                 "link {a}-{b}: {} each way",
-                gigabytes(link.bandwidth_bytes_per_s)
+                bandwidth(link.bandwidth_bytes_per_s)
             ));
         }
         if self.coherence.is_some() {
@@ -285,7 +286,7 @@ impl Machine {
         }
         match (&self.moves.steps, self.moves.fixed_ns) {
             (Some(_), _) => lines.push("moving a page: by step".to_owned()),
-            (None, Some(ns)) => lines.push(format!("moving a page: {:.0} µs", ns / 1e3)),
+            (None, Some(ns)) => lines.push(format!("moving a page: {}", time(ns))),
             (None, None) => {}
         }
         lines
@@ -364,33 +365,6 @@ pub fn several(count: u64, noun: &str) -> String {
         _ => "s",
     };
     format!("{count} {noun}{ending}")
-}
-
-/// A duration for people: milliseconds, or seconds from one second on.
-///
-/// ```
-/// use nearpage_machine::duration;
-/// assert_eq!(duration(267.04e6), "267.0 ms");
-/// assert_eq!(duration(2.5e9), "2.50 s");
-/// ```
-pub fn duration(nanoseconds: f64) -> String {
-    match nanoseconds {
-        long if long >= 1e10 => format!("{:.1} s", long / 1e9),
-        middle if middle >= 1e9 => format!("{:.2} s", middle / 1e9),
-        short => format!("{:.1} ms", short / 1e6),
-    }
-}
-
-/// In the largest binary unit that leaves at least 1, with one decimal where it is not whole.
-fn bytes(size: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let power = (size.max(1).ilog2() as usize / 10).min(units.len() - 1);
-    let value = size as f64 / (1u64 << (10 * power)) as f64;
-    if value.fract() == 0.0 {
-        format!("{value} {}", units[power])
-    } else {
-        format!("{value:.1} {}", units[power])
-    }
 }
 
 /// Adds a line to `out`, broken between words so that no part is wider than `width` where words allow it.

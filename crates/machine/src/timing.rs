@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use nearpage_amount::time;
+
 use crate::moves::move_ns;
 use crate::{
     CacheKind, Coherence, Fault, Machine, MoveCost, MoveSteps, NodeId, Prefetcher, toml_file,
@@ -179,7 +181,7 @@ impl Machine {
             Some(steps) => MoveCost::Steps(steps),
             None => {
                 let moved_ns = move_ns(self.page_bytes);
-                let words = format!("{:.0} µs for each page moved", moved_ns / 1000.0);
+                let words = format!("{} for each page moved", time(moved_ns));
                 MoveCost::Fixed(default(self.moves.fixed_ns, moved_ns, &words))
             }
         };

@@ -62,7 +62,7 @@ pub use initial::Initial;
 pub use kernel_balancing::{KernelBalancing, KernelBalancingParameters};
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
 pub use parameter::{Parameter, ParameterError};
-pub use planned::{Planned, PlannedPhase, Wish};
+pub use planned::{Planned, PlannedChange, PlannedPhase};
 pub use push_pull::{Monitor, PushPull, PushPullParameters};
 pub use replicate_on_first_touch::ReplicateOnFirstTouch;
 
@@ -207,7 +207,7 @@ pub struct ThreadMove {
     pub thread: ThreadIndex,
     /// Its new node.
     pub node: u16,
-    /// Why.
+    /// The rule that fired.
     pub rule: &'static str,
 }
 
@@ -229,11 +229,11 @@ pub enum Survivor {
 pub struct Action {
     /// The page.
     pub page: u32,
-    /// What.
+    /// What is done to it.
     pub kind: ActionKind,
     /// Node that it is about; of no meaning to [`ActionKind::Collapse`].
     pub node: u16,
-    /// Why.
+    /// The rule that fired, and what it saw.
     pub reason: Reason,
 }
 

@@ -12,7 +12,7 @@ use super::{
 
 /// What a plan asks for a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
+pub enum PlannedChange {
     /// Nothing but its first home.
     #[default]
     Nothing,
@@ -27,7 +27,7 @@ pub enum Wish {
     Next(Option<u16>),
 }
 
-impl Wish {
+impl PlannedChange {
     /// Has a page that last moved in one phase of its program, 0 for never, still to move, now or in a later one?
     fn has_to_move(self, moved_in: u32, now: u32) -> bool {
         match self {
@@ -45,7 +45,7 @@ pub struct PlannedPhase {
     /// The first fetch of any of these bytes of these pages begins it.
     pub entry: Vec<(u32, Range<u32>)>,
     /// By page; nothing: as before.
-    pub wishes: Vec<Wish>,
+    pub changes: Vec<PlannedChange>,
     /// Threads that go to another node.
     pub threads: Vec<(ThreadIndex, u16)>,
 }
@@ -58,7 +58,7 @@ pub struct PlannedPhase {
 /// referred to, and threads go to their nodes within a millisecond.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    wishes: Vec<Wish>,
+    changes: Vec<PlannedChange>,
     /// Bit n: node n has memory.
     memory_nodes: u64,
     /// Collapses of each page.
@@ -112,19 +112,21 @@ const ALONE_NS: u64 = 1_000_000;
 
 impl Planned {
     /// By page; bit n of `memory_nodes`: node n has memory.
-    pub fn new(wishes: Vec<Wish>, to_come: Vec<PlannedPhase>, memory_nodes: u64) -> Self {
+    pub fn new(changes: Vec<PlannedChange>, to_come: Vec<PlannedPhase>, memory_nodes: u64) -> Self {
         let moves_threads = to_come.iter().any(|phase| !phase.threads.is_empty());
-        let any_parallel = wishes.iter().any(|wish| matches!(wish, Wish::Parallel(_)));
+        let any_parallel = changes
+            .iter()
+            .any(|change| matches!(change, PlannedChange::Parallel(_)));
         Self {
             to_come,
             thread_moves: Vec::new(),
             memory_nodes,
-            collapses: vec![0; wishes.len()],
-            programs: vec![0; wishes.len()],
-            moved_in: vec![0; wishes.len()],
+            collapses: vec![0; changes.len()],
+            programs: vec![0; changes.len()],
+            moved_in: vec![0; changes.len()],
             phases: vec![Phase::default()],
             has_epochs: any_parallel || moves_threads,
-            wishes,
+            changes,
         }
     }
 
@@ -133,8 +135,8 @@ impl Planned {
         let page = page as usize;
         let phase = self.phases.get(usize::from(self.programs[page]));
         let now = phase.map_or(0, |phase| phase.number);
-        let wish = self.wishes[page];
-        wish == Wish::Copies || wish.has_to_move(self.moved_in[page], now)
+        let change = self.changes[page];
+        change == PlannedChange::Copies || change.has_to_move(self.moved_in[page], now)
     }
 
     fn phase(&mut self, program: u16) -> &mut Phase {
@@ -168,33 +170,37 @@ impl OnlinePolicy for Planned {
         let phase = self.phase(self.programs[page]);
         phase.saw(thread);
         let phase = *phase;
-        let (wanted, rule) = match self.wishes[page] {
-            Wish::Nothing => return,
-            Wish::Copies => {
+        let (wanted, rule) = match self.changes[page] {
+            PlannedChange::Nothing => return,
+            PlannedChange::Copies => {
                 if self.collapses[page] <= COLLAPSES_MAX && kind != AccessKind::Store {
                     let rule = "the plan wants copies, and a node without one reads";
                     actions.extend(copy_to_reader(observation, rule));
                 }
                 return;
             }
-            Wish::Parallel(_) if phase.alone.is_some() => (
+            PlannedChange::Parallel(_) if phase.alone.is_some() => (
                 None,
                 "the plan wants it elsewhere while several threads run, and one runs alone",
             ),
-            Wish::Next(node) => (node, "the plan wants it there in this phase"),
-            Wish::Later(node) => (node, "the plan wants it there from the second thread on"),
-            Wish::Parallel(node) => (node, "the plan wants it there while several threads run"),
+            PlannedChange::Next(node) => (node, "the plan wants it there in this phase"),
+            PlannedChange::Later(node) => {
+                (node, "the plan wants it there from the second thread on")
+            }
+            PlannedChange::Parallel(node) => {
+                (node, "the plan wants it there while several threads run")
+            }
         };
         let moved_in = &mut self.moved_in[page];
-        let may_move = phase.number > 0 || matches!(self.wishes[page], Wish::Next(_));
-        let moves = may_move && self.wishes[page].has_to_move(*moved_in, phase.number);
+        let may_move = phase.number > 0 || matches!(self.changes[page], PlannedChange::Next(_));
+        let moves = may_move && self.changes[page].has_to_move(*moved_in, phase.number);
         let node = wanted.unwrap_or(reader);
         if !moves || self.memory_nodes >> node & 1 == 0 {
             return;
         }
         *moved_in = phase.number;
-        if matches!(self.wishes[page], Wish::Next(_)) {
-            self.wishes[page] = Wish::Nothing;
+        if matches!(self.changes[page], PlannedChange::Next(_)) {
+            self.changes[page] = PlannedChange::Nothing;
         }
         if copies != Copies::at(node) {
             actions.push(Action {
@@ -223,9 +229,9 @@ impl OnlinePolicy for Planned {
         };
         while let Some(at) = self.to_come.iter().position(begins) {
             let begun = self.to_come.remove(at);
-            let wanted = self.wishes.iter_mut().zip(begun.wishes);
-            for (wish, then) in wanted.filter(|(_, then)| *then != Wish::Nothing) {
-                *wish = then;
+            let wanted = self.changes.iter_mut().zip(begun.changes);
+            for (change, then) in wanted.filter(|(_, then)| *then != PlannedChange::Nothing) {
+                *change = then;
             }
             let moves = begun.threads.into_iter().map(|(thread, node)| ThreadMove {
                 thread,
@@ -241,7 +247,7 @@ impl OnlinePolicy for Planned {
     }
 
     fn forget(&mut self, page: u32) {
-        self.wishes[page as usize] = Wish::Nothing;
+        self.changes[page as usize] = PlannedChange::Nothing;
     }
 
     fn still_wants(&self, action: &Action) -> bool {

@@ -36,7 +36,7 @@ pub enum Sideband<'a> {
     Exit { pid: u32, tid: u32 },
     /// Records found no room in the ring (`LOST`, `LOST_SAMPLES`).
     Lost {
-        /// How many.
+        /// Records that were lost.
         records: u64,
     },
     /// The kernel stopped an event for the rest of a tick because it came too often.

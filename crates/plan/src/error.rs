@@ -66,7 +66,7 @@ pub enum Error {
     #[error(
         "--place '{rule}': what is to become of unmatched memory is said twice, first by --place '{first}'"
     )]
-    RestTwice { rule: String, first: String },
+    UnmatchedTwice { rule: String, first: String },
     #[error("{rule}: matches nothing: {message}")]
     MatchesNothing { rule: String, message: String },
     #[error("{rule}: there is no team `{found}` in the plan; there is {known}")]
@@ -99,6 +99,6 @@ impl Error {
 
     /// Is it the user's wording (exit status 2) rather than a failure (1)?
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Rule { .. } | Self::RestTwice { .. })
+        matches!(self, Self::Rule { .. } | Self::UnmatchedTwice { .. })
     }
 }

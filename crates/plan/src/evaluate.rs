@@ -28,7 +28,7 @@ pub struct ModuleName<'a> {
 pub enum Origin<'a> {
     /// It is part of a module.
     Static {
-        /// Which.
+        /// The module.
         module: ModuleName<'a>,
         /// Virtual address in the module's file.
         offset: u64,
@@ -163,7 +163,9 @@ impl Compact {
     /// `interleave_nid` in mm/mempolicy.c).
     pub fn rest(&self, executable: ModuleName<'_>, rank: Option<u32>) -> Option<Vec<NodeId>> {
         let rules = self.rules(executable, rank);
-        let rule = rules.iter().find(|rule| rule.subject == subject::REST)?;
+        let rule = rules
+            .iter()
+            .find(|rule| rule.subject == subject::UNMATCHED)?;
         let mut nodes: Vec<NodeId> = part(&self.tables.nodes, rule.nodes)?
             .iter()
             .map(|&node| NodeId(node))

@@ -34,9 +34,9 @@ pub type NodeWeights = Vec<(NodeId, u32)>;
 pub struct PageRun {
     /// First page of the object, in units of [`Plan::page_bytes`].
     pub first_page: u64,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
-    /// Whose.
+    /// On whose node they live.
     pub owner: Owner,
 }
 
@@ -158,14 +158,14 @@ pub enum Subject {
     /// What no other decision about objects places of the heap that `brk` extends, `[heap]` in `/proc/PID/maps`: pages
     /// full of small objects, by their distance from its start, which is the same in every run of one input.
     BrkHeap {
-        /// Bytes of it when it was observed. What it grows by beyond them is part of the rest under page runs and
+        /// Bytes of it when it was observed. What it grows by beyond them is part of unmatched memory under page runs and
         /// blocks, and goes on in turn, or to the same place, under other placements.
         size_bytes: u64,
     },
     /// `rest`: what no other decision places and no file is behind, small objects among it, but for threads'
     /// stacks. Many of its objects share a page, so that it can only be spread, or go to one node
-    /// ([`Placement::fits_rest`]).
-    Rest,
+    /// ([`Placement::fits_unmatched`]).
+    Unmatched,
     /// `heap>=1M`: heap objects within bounds (inclusive bytes).
     Heap {
         /// Least size.
@@ -398,15 +398,15 @@ pub struct Plan {
     pub teams: Vec<Team>,
     /// Decisions; the first that fits an object wins.
     pub decisions: Vec<Decision>,
-    /// It is looked after while it runs; none: its pages stay where they are placed.
-    pub live: Option<Live>,
+    /// Its pages migrate while it runs; none: its pages stay where they are placed.
+    pub online_migration: Option<OnlineMigration>,
     /// What changes as the program goes on, in the order in which the phases began when it was recorded.
     pub phases: Vec<Phase>,
 }
 
-/// `nearpage live --policy auto` looks after the program.
+/// `nearpage live --policy auto` moves the program's pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Live {
+pub struct OnlineMigration {
     /// Parameters of the policy by name, as `--set` takes them; what is not among them is as the policy has it.
     pub parameters: BTreeMap<String, u64>,
 }
@@ -428,7 +428,7 @@ impl Plan {
     /// The decision about what no other places.
     pub fn rest(&self) -> Option<&Decision> {
         let mut decisions = self.decisions.iter();
-        decisions.find(|decision| decision.subject == Subject::Rest)
+        decisions.find(|decision| decision.subject == Subject::Unmatched)
     }
 
     /// Does any placement name threads, or do they change places, so that a run of it pins them unless told otherwise?

@@ -49,8 +49,8 @@ mod translate;
 pub use error::{Error, SyntaxError};
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
-    BuildId, CallSiteFrame, Decision, Effect, Layout, Live, NodeWeights, Owner, PageRun, Phase,
-    Placement, Plan, Program, Start, Subject, Team, threads_of,
+    BuildId, CallSiteFrame, Decision, Effect, Layout, NodeWeights, OnlineMigration, Owner, PageRun,
+    Phase, Placement, Plan, Program, Start, Subject, Team, threads_of,
 };
 pub use libraries::SearchPaths;
 pub use module::{ModuleImage, Symbol};

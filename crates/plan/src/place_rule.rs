@@ -21,7 +21,7 @@ pub(crate) const REST_PLACEMENT: &str =
 pub struct PlaceRule {
     /// What to place.
     pub subject: Subject,
-    /// Where.
+    /// Where its pages go.
     pub placement: Placement,
 }
 
@@ -61,7 +61,7 @@ impl PlaceRule {
                 (bounded(kind, bounds), placement)
             }
             "unmatched" | "rest" => match rest.strip_prefix('=') {
-                Some(placement) => (Ok(Subject::Rest), placement),
+                Some(placement) => (Ok(Subject::Unmatched), placement),
                 None => return Err(fault("expected `=` and a placement".to_owned())),
             },
             _ => {
@@ -78,7 +78,7 @@ impl PlaceRule {
                 "`runs` can only stand in a plan file, with the runs".to_owned(),
             ));
         }
-        if subject == Subject::Rest && !placement.fits_rest() {
+        if subject == Subject::Unmatched && !placement.fits_unmatched() {
             return Err(fault(REST_PLACEMENT.to_owned()));
         }
         Ok(Self { subject, placement })
@@ -108,7 +108,7 @@ impl fmt::Display for PlaceRule {
             }
             Subject::Code { module, .. } => write!(f, "code:{module}")?,
             Subject::BrkHeap { .. } => f.write_str("brk-heap")?,
-            Subject::Rest => f.write_str("unmatched")?,
+            Subject::Unmatched => f.write_str("unmatched")?,
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn unmatched_memory_was_called_the_rest() {
+    fn unmatched_memory_was_called_rest() {
         let parse = |text| PlaceRule::parse(text, &[]).expect(text);
         assert_eq!(parse("rest=node:1"), parse("unmatched=node:1"));
     }

@@ -98,9 +98,9 @@ impl Placement {
         )
     }
 
-    /// Can it be said of [`crate::Subject::Rest`]? The kernel has it as a policy of the process then, and deals
+    /// Can it be said of [`crate::Subject::Unmatched`]? The kernel has it as a policy of the process then, and deals
     /// pages to nodes in turn, without weights.
-    pub fn fits_rest(&self) -> bool {
+    pub fn fits_unmatched(&self) -> bool {
         match self {
             Self::Interleave { nodes } => nodes.iter().all(|&(_, weight)| weight == 1),
             Self::Whole(Owner::Node(_) | Owner::Near(..)) | Self::FirstTouch => true,
@@ -375,7 +375,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_rest_is_refused_with_an_example() {
+    fn unmatched_memory_is_refused_with_an_example() {
         for (text, part) in [
             ("", "expected `block`"),
             ("blocks", "expected `block`"),

@@ -1,6 +1,6 @@
 //! What a plan is predicted to do, in figures and in words.
 
-use nearpage_machine::duration;
+use nearpage_amount::{change, percent, time};
 use serde::{Deserialize, Serialize};
 
 /// What was predicted of a plan as a whole when it was made, on its machine: whoever runs the plan later is told.
@@ -29,10 +29,10 @@ const INSTEAD: &str = "run without the plan, or make one with `nearpage plan --p
 pub fn slower_than_first_touch([first_touch_ns, planned_ns]: [f64; 2]) -> Option<String> {
     (planned_ns > first_touch_ns * (1.0 + NO_DIFFERENCE)).then(|| {
         format!(
-            "slower than first touch: {} instead of {} ({:.1} % more); {INSTEAD}",
-            duration(planned_ns),
-            duration(first_touch_ns),
-            100.0 * (planned_ns / first_touch_ns - 1.0),
+            "slower than first touch: {} instead of {} ({}); {INSTEAD}",
+            time(planned_ns),
+            time(first_touch_ns),
+            change(planned_ns / first_touch_ns - 1.0),
         )
     })
 }
@@ -57,8 +57,8 @@ impl Predicted {
     /// touch by any measure.
     pub fn warning(&self) -> Option<String> {
         let shares = || {
-            let [before, after] = [self.local_before, self.local_after].map(|share| 100.0 * share);
-            format!("{after:.0} % of the accesses are local instead of {before:.0} %")
+            let [before, after] = [self.local_before, self.local_after].map(percent);
+            format!("{after} of the accesses are local instead of {before}")
         };
         let times_ns = self.times_ns();
         match times_ns.and_then(slower_than_first_touch) {

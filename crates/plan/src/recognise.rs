@@ -12,7 +12,7 @@ use crate::{Phase, Plan, ProgramImage, Subject, Team};
 
 /// Why an object is not recognised.
 #[derive(Debug)]
-pub(crate) enum Unmatched {
+pub(crate) enum NotRecognised {
     /// Nothing here can be what the rule means; why, with close names.
     Nothing(String),
     /// It was there when the plan was made, and the program was rebuilt since.
@@ -40,7 +40,7 @@ impl<'a> Recogniser<'a> {
         siblings: &[&Subject],
         tables: &mut Tables,
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<Rule>, Unmatched> {
+    ) -> Result<Vec<Rule>, NotRecognised> {
         match what {
             Subject::Symbol {
                 symbol,
@@ -80,8 +80,8 @@ impl<'a> Recogniser<'a> {
                 size_bytes: *size_bytes,
                 ..open_rule()
             }]),
-            Subject::Rest => Ok(vec![Rule {
-                subject: subject::REST,
+            Subject::Unmatched => Ok(vec![Rule {
+                subject: subject::UNMATCHED,
                 ..open_rule()
             }]),
             Subject::Heap {
@@ -186,7 +186,7 @@ impl<'a> Recogniser<'a> {
         build_id: &str,
         tables: &mut Tables,
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<Rule>, Unmatched> {
+    ) -> Result<Vec<Rule>, NotRecognised> {
         let name = &planned.name;
         let same_build = self.with_build_id(build_id);
         let now = same_build.or_else(|| self.module_now(module, build_id));
@@ -263,19 +263,19 @@ impl<'a> Recogniser<'a> {
         found
     }
 
-    fn not_loaded(&self, module: &str) -> Unmatched {
+    fn not_loaded(&self, module: &str) -> NotRecognised {
         let loaded = self.modules().map(|module| module.file_name.as_str());
         let loaded: Vec<&str> = loaded.collect();
         let loaded = match loaded.is_empty() {
             true => "nothing".to_owned(),
             false => loaded.join(", "),
         };
-        Unmatched::Nothing(format!(
+        NotRecognised::Nothing(format!(
             "`{module}` is not loaded at start; there is {loaded}"
         ))
     }
 
-    fn no_symbol(&self, name: &str, now: Option<&ModuleImage>, build_id: &str) -> Unmatched {
+    fn no_symbol(&self, name: &str, now: Option<&ModuleImage>, build_id: &str) -> NotRecognised {
         let place = match (now, self.programs) {
             (Some(module), _) => format!("{} has no static object `{name}`", module.file_name),
             (None, [one]) if one.is_script => format!(
@@ -301,8 +301,8 @@ impl<'a> Recogniser<'a> {
         };
         let message = format!("{place}{close}");
         match build_id.is_empty() || self.with_build_id(build_id).is_some() {
-            true => Unmatched::Nothing(message),
-            false => Unmatched::Gone(message),
+            true => NotRecognised::Nothing(message),
+            false => NotRecognised::Gone(message),
         }
     }
 }

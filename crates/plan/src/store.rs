@@ -231,7 +231,7 @@ mod tests {
             teams: Vec::new(),
             decisions: Vec::new(),
             predicted: None,
-            live: None,
+            online_migration: None,
             phases: Vec::new(),
         }
     }

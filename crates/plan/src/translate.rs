@@ -11,7 +11,7 @@ use nearpage_wire::is_runtime_module;
 
 use crate::compact::{Part, Tables, empty_header};
 use crate::deal::Dealer;
-use crate::recognise::{Recogniser, Unmatched};
+use crate::recognise::{NotRecognised, Recogniser};
 use crate::{
     Decision, Error, Later, Mechanism, Owner, Pinning, PlaceRule, Placement, Plan, ProgramImage,
     Start, Subject, Target, Team,
@@ -107,7 +107,7 @@ pub fn translate(
 }
 
 /// What to recognise and where to put it, under one name.
-struct Wish<'a> {
+struct RuleRequest<'a> {
     name: &'a str,
     /// Its position in the plan.
     decision: Option<usize>,
@@ -141,9 +141,11 @@ impl<'a> Translation<'a> {
             size_min_bytes: self.size_min_bytes(),
         };
         let teams: Vec<&Team> = plans.iter().flat_map(|plan| &plan.teams).collect();
-        let mut of_rest = rules.iter().filter(|rule| rule.subject == Subject::Rest);
-        if let (Some(first), Some(second)) = (of_rest.next(), of_rest.next()) {
-            return Err(Error::RestTwice {
+        let mut of_unmatched = rules
+            .iter()
+            .filter(|rule| rule.subject == Subject::Unmatched);
+        if let (Some(first), Some(second)) = (of_unmatched.next(), of_unmatched.next()) {
+            return Err(Error::UnmatchedTwice {
                 rule: second.to_string(),
                 first: first.to_string(),
             });
@@ -151,7 +153,7 @@ impl<'a> Translation<'a> {
         let mut compact = Vec::new();
         for rule in rules {
             let name = format!("--place '{rule}'");
-            let wish = Wish {
+            let request = RuleRequest {
                 name: &name,
                 decision: None,
                 phase: None,
@@ -159,7 +161,7 @@ impl<'a> Translation<'a> {
                 placement: &rule.placement,
             };
             match self.rules(
-                &wish,
+                &request,
                 &recogniser,
                 &[],
                 &teams,
@@ -167,7 +169,7 @@ impl<'a> Translation<'a> {
                 self.target,
             )? {
                 Ok(rules) => compact.extend(rules),
-                Err(Unmatched::Nothing(message) | Unmatched::Gone(message)) => {
+                Err(NotRecognised::Nothing(message) | NotRecognised::Gone(message)) => {
                     return Err(Error::MatchesNothing {
                         rule: name,
                         message,
@@ -251,11 +253,11 @@ impl<'a> Translation<'a> {
                 }
                 continue;
             }
-            let is_said = |rule: &Rule| rule.subject == subject::REST;
-            if decision.subject == Subject::Rest && by_hand.iter().any(is_said) {
+            let is_said = |rule: &Rule| rule.subject == subject::UNMATCHED;
+            if decision.subject == Subject::Unmatched && by_hand.iter().any(is_said) {
                 continue;
             }
-            let wish = Wish {
+            let request = RuleRequest {
                 name: &decision.name,
                 decision: Some(position),
                 phase: None,
@@ -268,16 +270,16 @@ impl<'a> Translation<'a> {
                 && self.target.later != Later::Never;
             let flags = if is_later { RULE_LATER } else { 0 };
             let (page_bytes, target) = (plan.page_bytes, self.target);
-            match self.rules(&wish, recogniser, &siblings, teams, page_bytes, target)? {
+            match self.rules(&request, recogniser, &siblings, teams, page_bytes, target)? {
                 Ok(more) => rules.extend(more.into_iter().map(|rule| Rule {
                     flags: rule.flags | flags,
                     ..rule
                 })),
-                Err(Unmatched::Nothing(message)) => {
+                Err(NotRecognised::Nothing(message)) => {
                     let rule = format!("the plan for {executable}: `{}`", decision.name);
                     return Err(Error::MatchesNothing { rule, message });
                 }
-                Err(Unmatched::Gone(message)) => {
+                Err(NotRecognised::Gone(message)) => {
                     self.warnings
                         .push(format!("`{}` is not placed: {message}", decision.name));
                     gone = Some(message);
@@ -334,28 +336,32 @@ impl<'a> Translation<'a> {
             })
     }
 
-    /// The compact rules of one wish, most exact first.
+    /// The compact rules of one request, most exact first.
     fn rules(
         &mut self,
-        wish: &Wish<'_>,
+        request: &RuleRequest<'_>,
         recogniser: &Recogniser<'_>,
         siblings: &[&Subject],
         teams: &[&Team],
         plan_page_bytes: u64,
         target: &Target<'_>,
-    ) -> Result<Result<Vec<Rule>, Unmatched>, Error> {
-        if *wish.subject == Subject::Rest {
-            self.check_rest(wish)?;
+    ) -> Result<Result<Vec<Rule>, NotRecognised>, Error> {
+        if *request.subject == Subject::Unmatched {
+            self.check_unmatched(request)?;
         }
-        let keys =
-            match recogniser.keys(wish.subject, siblings, &mut self.tables, &mut self.warnings) {
-                Ok(keys) => keys,
-                Err(unmatched) => return Ok(Err(unmatched)),
-            };
+        let keys = match recogniser.keys(
+            request.subject,
+            siblings,
+            &mut self.tables,
+            &mut self.warnings,
+        ) {
+            Ok(keys) => keys,
+            Err(unmatched) => return Ok(Err(unmatched)),
+        };
         let number = self.rule_names.len() as u32;
-        self.rule_names.push(wish.name.to_owned());
-        self.decisions.push(wish.decision);
-        self.phases.push(wish.phase.map(str::to_owned));
+        self.rule_names.push(request.name.to_owned());
+        self.decisions.push(request.decision);
+        self.phases.push(request.phase.map(str::to_owned));
         let mut rules = Vec::new();
         for key in keys {
             let mut dealer = Dealer {
@@ -363,37 +369,37 @@ impl<'a> Translation<'a> {
                 teams,
                 plan_page_bytes,
                 period_is_kept: recogniser.plan.is_some(),
-                name: wish.name,
+                name: request.name,
                 tables: &mut self.tables,
                 warnings: &mut self.warnings,
             };
-            rules.extend(dealer.place(Rule { number, ..key }, wish.placement)?);
+            rules.extend(dealer.place(Rule { number, ..key }, request.placement)?);
         }
         if rules.iter().any(|rule| rule.flags & RULE_WEAK != 0)
             && !rules.iter().any(|rule| rule.flags & RULE_WEAK == 0)
         {
             self.warnings.push(format!(
                 "`{}` is recognised by function, line and size class only",
-                wish.name
+                request.name
             ));
         }
         Ok(Ok(rules))
     }
 
     /// A policy of the process asks the kernel for memory of these nodes, and nobody counts what it did.
-    fn check_rest(&self, wish: &Wish<'_>) -> Result<(), Error> {
-        let nodes: &[_] = match wish.placement {
+    fn check_unmatched(&self, request: &RuleRequest<'_>) -> Result<(), Error> {
+        let nodes: &[_] = match request.placement {
             Placement::Interleave { nodes } => nodes,
             Placement::Whole(Owner::Node(node)) => &[(*node, 1)],
             Placement::Whole(Owner::Near(kind, number)) => {
-                self.target.device_node(*kind, *number, wish.name)?;
+                self.target.device_node(*kind, *number, request.name)?;
                 &[]
             }
             _ => &[],
         };
         nodes
             .iter()
-            .try_for_each(|&(node, _)| self.target.check_memory(node, wish.name))
+            .try_for_each(|&(node, _)| self.target.check_memory(node, request.name))
     }
 
     fn section(

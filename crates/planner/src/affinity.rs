@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 
+use nearpage_amount::percent;
 use nearpage_attribution::{Affinity, Cell, ObjectGroup, Pattern, find_segments};
 use nearpage_machine::several;
 use nearpage_online::best_node::{cost_on, hop_sensitive, same, uniform};
@@ -70,9 +71,9 @@ pub(crate) fn place(
             let loss = loss(&choices, &layout, places, equation, unit);
             if loss <= parameters.slack {
                 let why = format!(
-                    "{} sampled, and page runs would be better by {:.1} % only",
+                    "{} sampled, and page runs would be better by {} only",
                     several(choices.len() as u64, "page"),
-                    100.0 * loss.max(0.0)
+                    percent(loss.max(0.0))
                 );
                 return Some((candidate, why));
             }

@@ -1,10 +1,13 @@
 //! A recording on disk, read and attributed.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use nearpage_attribution::{Attribution, Operations, Options, attribute};
+use nearpage_attribution::{
+    AccessChunks, Attribution, Input, Operations, Options, ReadError, attribute,
+};
 use nearpage_machine::several;
-use nearpage_recording::Recording;
+use nearpage_recording::{AccessBatch, Recording};
 
 use crate::error::Error;
 
@@ -24,18 +27,72 @@ impl Analysis {
     /// # Errors
     /// What is no recording, or cannot be read.
     pub fn of(folder: &Path, operations: Operations) -> Result<Self, Error> {
+        Self::watched(folder, operations, &|_, _| ())
+    }
+
+    /// The same; `watch` is told how many chunks of the accesses have been read, and of how many.
+    ///
+    /// # Errors
+    /// What is no recording, or cannot be read.
+    pub fn watched(
+        folder: &Path,
+        operations: Operations,
+        watch: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Self, Error> {
         let recording = Recording::open(folder)?;
         let options = Options {
             page_bytes: recording.machine.page_bytes,
             operations,
             ..Options::default()
         };
-        let attribution = attribute(&nearpage_attribution::Input::new(&recording), &options)?;
+        let accesses = Watched {
+            recording: &recording,
+            read: AtomicU64::new(0),
+            watch,
+        };
+        let Input {
+            tables,
+            marks,
+            counts,
+            machine,
+            ..
+        } = Input::new(&recording);
+        let input = Input {
+            accesses: &accesses,
+            tables,
+            marks,
+            counts,
+            machine,
+        };
+        let attribution = attribute(&input, &options)?;
         Ok(Self {
             notes: notes(&recording),
             recording,
             attribution,
         })
+    }
+}
+
+/// Accesses of a recording, whose chunks are counted as they are read.
+struct Watched<'a> {
+    recording: &'a Recording,
+    read: AtomicU64,
+    watch: &'a (dyn Fn(u64, u64) + Sync),
+}
+
+impl AccessChunks for Watched<'_> {
+    fn chunks(&self) -> usize {
+        self.recording.chunks()
+    }
+
+    fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError> {
+        let mut read = self.recording.reader();
+        move |chunk, batch| {
+            read(chunk, batch)?;
+            let done = self.read.fetch_add(1, Ordering::Relaxed) + 1;
+            (self.watch)(done, self.chunks() as u64);
+            Ok(())
+        }
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn carried(plan: &Plan, input: &Input) -> Result<Carried, Error> {
             page_bytes: context.page_bytes,
             teams: context.plan_teams(),
             decisions: Vec::new(),
-            live: None,
+            online_migration: None,
             phases: Vec::new(),
             ..plan.clone()
         },
@@ -83,7 +83,7 @@ pub(crate) fn carried(plan: &Plan, input: &Input) -> Result<Carried, Error> {
     }
     // It has no size.
     let mut decisions = plan.decisions.iter();
-    if let Some(at) = decisions.position(|decision| decision.subject == Subject::Rest) {
+    if let Some(at) = decisions.position(|decision| decision.subject == Subject::Unmatched) {
         found.origins.push(at);
         found.plan.decisions.push(plan.decisions[at].clone());
     }

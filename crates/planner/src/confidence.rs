@@ -11,11 +11,12 @@
 //! by the other half: there they make fewer accesses local than first touch does, in most resamples. Placements that spread
 //! pages always stand it, as they relieve queues and make nothing local.
 
+use nearpage_amount::percent;
 use nearpage_attribution::{Attribution, Confidence, ObjectGroup, RESAMPLE_SHARE};
 use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use nearpage_recording::ObjectId;
 
-use crate::auto::may_be_rest;
+use crate::auto::may_be_unmatched;
 use crate::context::{Context, Input};
 use crate::decide::decide;
 use crate::effect::Tally;
@@ -153,9 +154,9 @@ pub(crate) fn leave_doubtful(
             let placement = plan.decisions[first].placement.to_string();
             let mut left = first_touched(&context, group, own.clone(), parameters);
             left.why = format!(
-                "{}; too few samples to place it: `{placement}` is decided in {:.0} % of resamples",
+                "{}; too few samples to place it: `{placement}` is decided in {} of resamples",
                 context.counters(group),
-                100.0 * confidence.share,
+                percent(confidence.share),
             );
             plan.decisions[first] = left;
             for &at in about.iter().skip(1).rev() {
@@ -176,7 +177,7 @@ fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bo
     let about = plans.map(|plan| {
         let about = decisions_about(plan, context, group, own.as_ref());
         let mut about: Vec<&Decision> = about.iter().map(|&at| &plan.decisions[at]).collect();
-        if about.is_empty() && may_be_rest(group) {
+        if about.is_empty() && may_be_unmatched(group) {
             about.extend(plan.rest());
         }
         about

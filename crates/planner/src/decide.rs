@@ -47,7 +47,7 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
         teams: context.plan_teams(),
         decisions,
         predicted: None,
-        live: None,
+        online_migration: None,
         phases: Vec::new(),
     }
 }

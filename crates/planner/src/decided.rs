@@ -119,7 +119,7 @@ pub struct PhaseObject {
     pub name: String,
     /// Where its pages go, as plans write it.
     pub placement: String,
-    /// Why.
+    /// The rule, and the counters that it saw.
     pub why: String,
 }
 

@@ -1,5 +1,6 @@
 //! One group of objects: is it worth a decision, and which does a policy make?
 
+use nearpage_amount::percent;
 use nearpage_attribution::ObjectGroup;
 use nearpage_machine::several;
 use nearpage_plan::{Decision, Effect, Placement, Start, Subject};
@@ -100,9 +101,9 @@ pub(crate) fn decide_group(
             let part = run.accesses / all.max(f64::MIN_POSITIVE);
             let (first, last) = run.order;
             let rule = format!(
-                "{}, of which {first} to {last} are used by one thread ({:.0} % of their accesses)",
+                "{}, of which {first} to {last} are used by one thread ({} of their accesses)",
                 several(group.instances, "instance"),
-                100.0 * run.share,
+                percent(run.share),
             );
             Some(Decision {
                 name: context.names.of(group),
@@ -148,9 +149,9 @@ fn in_turn(
     };
     let team = turns.team.clone();
     let rule = format!(
-        "{}, which threads use in turn ({:.0} % of their accesses)",
+        "{}, which threads use in turn ({} of their accesses)",
         several(group.instances, "instance"),
-        100.0 * turns.share,
+        percent(turns.share),
     );
     let decision = decided(
         context,

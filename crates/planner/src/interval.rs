@@ -15,6 +15,7 @@
 //!
 //! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
 
+use nearpage_amount::percent;
 use nearpage_plan::{Decision, Placement, Plan, Start};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -120,7 +121,7 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     let times = Model::new(input, parameters)?.expected_times(plan);
     let found = of_samples(plan, input, parameters, &times);
     let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
-    let saved = -100.0 * change(&times.0[1]);
+    let saved = -change(&times.0[1]);
     let why = match found.doubt {
         Doubt::None => return Some(Ok(found)),
         Doubt::Samples => format!(
@@ -128,14 +129,15 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
              ten)"
         ),
         Doubt::Model => format!(
-            "on machines {} most plans with no more than {:.1} % to save lost",
+            "on machines {} most plans with no more than {} to save lost",
             found.model?.class.as_str(),
-            100.0 * found.model?.turns_below
+            percent(found.model?.turns_below)
         ),
     };
     plan.decisions.clear();
     Some(Err(format!(
-        "everything is left to first touch: the best plan would save {saved:.1} % of the time, but {why}"
+        "everything is left to first touch: the best plan would save {} of the time, but {why}",
+        percent(saved)
     )))
 }
 

@@ -55,7 +55,7 @@ pub use first_touch::FirstTouchBasis;
 pub use interval::{Doubt, Uncertainty};
 pub use layout::{recorded_layout, thread_nodes};
 pub use model_error::{Change, ErrorSource, MachineClass, ModelError, ModelErrors};
-pub use parameters::{LONGER, Parameters, Policy};
+pub use parameters::{Parameters, Policy, RUNTIME_SCALE};
 pub use planner::Planner;
 pub use prediction::{ObjectPrediction, Outcome, Prediction, predict};
 pub use quality::{Quality, quality};

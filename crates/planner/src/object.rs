@@ -26,6 +26,7 @@
 //! *nodes*: its 20 MiB for `cvar` are the 5 MiB of four threads in a row. Here blocks are dealt to
 //! threads, and neighbours on one node make the 20 MiB.
 
+use nearpage_amount::percent;
 use nearpage_attribution::{ObjectGroup, Pattern, find_segments};
 use nearpage_machine::several;
 use nearpage_plan::{Owner, Placement};
@@ -213,10 +214,7 @@ fn with_own_share(
     match by_owner(context, group, &placement) {
         Some(own) => (
             placement,
-            format!(
-                "{rule} ({:.0} % of the accesses are by the owner)",
-                100.0 * own
-            ),
+            format!("{rule} ({} of the accesses are by the owner)", percent(own)),
         ),
         None => (placement, rule),
     }

@@ -48,7 +48,7 @@ impl Policy {
 
 /// Recordings are of short runs, plans for longer ones: half as long again, as the inputs of another size that a plan has
 /// to serve are half as large again ([`crate::auto`]).
-pub const LONGER: f64 = 1.5;
+pub const RUNTIME_SCALE: f64 = 1.5;
 
 /// Thresholds of the policies. None of the papers gives any: NumaMMA's reader looks at the picture,
 /// Marathe places every page that was sampled. These keep a plan short and its noise out.
@@ -79,15 +79,15 @@ pub struct Parameters {
     /// `auto` may decide that placements begin when a second thread runs, or hold while several do
     /// ([`nearpage_plan::Start`]), which is done on simulated machines alone.
     pub phases: bool,
-    /// `auto` may decide that the program is looked after while it runs ([`nearpage_plan::Live`]), where the judge can tell
+    /// `auto` may decide that pages migrate while the program runs ([`nearpage_plan::OnlineMigration`]), where the judge can tell
     /// what comes of that.
-    pub live: bool,
+    pub online_migration: bool,
     /// `auto` decides about a phase of a run ([`nearpage_plan::Phase`]), of which alone the attribution is: about
     /// objects, wherever their pages were before.
     pub of_phase: bool,
     /// `auto` decides for runs whose parallel part, from the second thread's begin to the last moment with several
     /// threads, is so many times as long as that of the recorded run: at least 1.
-    pub longer: f64,
+    pub runtime_scale: f64,
     /// How far the model's predictions were from what came of them.
     pub errors: ModelErrors,
     /// `auto` weighs the recorded input alone, not what its placements would come to with an input of another size.
@@ -106,9 +106,9 @@ impl Default for Parameters {
             page_samples_min: 4.0,
             replicas: false,
             phases: false,
-            live: false,
+            online_migration: false,
             of_phase: false,
-            longer: LONGER,
+            runtime_scale: RUNTIME_SCALE,
             errors: ModelErrors::default(),
             same_input: false,
         }

@@ -153,9 +153,9 @@ impl<'a> Planner<'a> {
 
     /// The judge that replays the recording, where it has a trace that can be replayed with threads where they are taken
     /// to run.
-    pub(crate) fn replays(&self, longer: f64) -> Result<Option<Replays<'_>>, Error> {
+    pub(crate) fn replays(&self, runtime_scale: f64) -> Result<Option<Replays<'_>>, Error> {
         match self.is_as_recorded && self.machine.nodes_with_memory().len() > 1 {
-            true => Replays::of(self.recording, self.modelled(), longer),
+            true => Replays::of(self.recording, self.modelled(), runtime_scale),
             false => Ok(None),
         }
     }
@@ -171,7 +171,7 @@ impl<'a> Planner<'a> {
     ) -> Result<Vec<DecidedPlan>, Error> {
         let programs = self.programs()?;
         // What one policy has replayed is known to the others.
-        let mut replays = self.replays(parameters.longer)?;
+        let mut replays = self.replays(parameters.runtime_scale)?;
         let mut decided = Vec::new();
         for (&policy, input) in policies
             .iter()
@@ -190,7 +190,7 @@ impl<'a> Planner<'a> {
     /// A recording without threads, or that cannot be read.
     pub fn plans(&self, policy: Policy, parameters: &Parameters) -> Result<Vec<Plan>, Error> {
         let mut replays = match policy {
-            Policy::Auto => self.replays(parameters.longer)?,
+            Policy::Auto => self.replays(parameters.runtime_scale)?,
             _ => None,
         };
         let programs = self.programs()?;
@@ -241,9 +241,9 @@ impl<'a> Planner<'a> {
                  shows them"
             ));
         }
-        if parameters.live && policy == Policy::Auto && !is_replayed {
+        if parameters.online_migration && policy == Policy::Auto && !is_replayed {
             decided.notes.push(format!(
-                "--live: {} cannot be replayed on {}, so that nothing is known of what online migration is worth",
+                "--online-migration: {} cannot be replayed on {}, so that nothing is known of what online migration is worth",
                 self.recording.folder.display(),
                 self.machine.name
             ));
@@ -281,7 +281,7 @@ impl<'a> Planner<'a> {
         let programs = self.programs()?;
         let is_for = |input: &&Input| input.program.executable == plan.program.executable;
         let input = programs.iter().find(is_for).unwrap_or(&programs[0]);
-        let mut replays = self.replays(parameters.longer)?;
+        let mut replays = self.replays(parameters.runtime_scale)?;
         self.predicted(plan, input, parameters, replays.as_mut(), None)
     }
 
@@ -307,7 +307,7 @@ impl<'a> Planner<'a> {
             by,
             first_touch_ns: recorded.first_touch_ns,
             planned_ns: recorded.planned_ns,
-            runtime_scale: parameters.longer,
+            runtime_scale: parameters.runtime_scale,
             scaled_first_touch_ns: scaled.first_touch_ns,
             scaled_planned_ns: scaled.planned_ns,
             uncertainty,
@@ -321,8 +321,9 @@ impl<'a> Planner<'a> {
         };
         plan.predicted = (prediction.accesses > 0.0).then_some(predicted);
         let warning = plan.predicted.and_then(|predicted| predicted.warning());
-        let changes_something =
-            !plan.decisions.is_empty() || !plan.phases.is_empty() || plan.live.is_some();
+        let changes_something = !plan.decisions.is_empty()
+            || !plan.phases.is_empty()
+            || plan.online_migration.is_some();
         Ok(DecidedPlan {
             version: nearpage_recording::JSON_VERSION,
             file: None,
@@ -336,7 +337,10 @@ impl<'a> Planner<'a> {
                 .filter(|_| time.is_some())
                 .map(|assumed| assumed.words.clone()),
             time,
-            online_migration: plan.live.as_ref().map(|live| live.parameters.clone()),
+            online_migration: plan
+                .online_migration
+                .as_ref()
+                .map(|online_migration| online_migration.parameters.clone()),
             phases: plan.phases.iter().map(PhaseDecisions::from).collect(),
             warnings: warning.filter(|_| changes_something).into_iter().collect(),
             notes: self.notes(),

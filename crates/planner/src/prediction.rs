@@ -8,7 +8,7 @@ use nearpage_recording::ObjectKind;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::auto::may_be_rest;
+use crate::auto::may_be_unmatched;
 use crate::context::{Context, Input};
 use crate::effect::Tally;
 use crate::first_touch::FirstTouchBasis;
@@ -144,13 +144,13 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     let mut recorded = Recorded::default();
     let mut objects = Vec::new();
     let mut decisions = plan.decisions.iter();
-    let of_rest = decisions.position(|decision| decision.subject == Subject::Rest);
+    let of_unmatched = decisions.position(|decision| decision.subject == Subject::Unmatched);
     for (position, group) in input.attribution.objects.iter().enumerate() {
         let (accesses, cost_share) = context.part(group);
         if accesses <= 0.0 {
             continue;
         }
-        let Some(decisions) = placing(plan, &context, group, of_rest) else {
+        let Some(decisions) = placing(plan, &context, group, of_unmatched) else {
             continue;
         };
         let Some(spread) = Layout::new(&interleave::everywhere(), &context, group.size_bytes)
@@ -191,7 +191,7 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
             cost_share,
             placement: decision.map_or("first-touch".to_owned(), |one| one.placement.to_string()),
             why: decision.map(|one| one.why.clone()),
-            unmatched: decision.is_some_and(|one| one.subject == Subject::Rest),
+            unmatched: decision.is_some_and(|one| one.subject == Subject::Unmatched),
             decisions,
             first_touch_assumed: basis == FirstTouchBasis::Assumed,
             samples: group.sample_count(),
@@ -218,9 +218,9 @@ fn placing(
     plan: &Plan,
     context: &Context,
     group: &ObjectGroup,
-    of_rest: Option<usize>,
+    of_unmatched: Option<usize>,
 ) -> Option<Vec<usize>> {
-    let rest = of_rest.filter(|_| may_be_rest(group));
+    let rest = of_unmatched.filter(|_| may_be_unmatched(group));
     let own = subject(context.tables, group);
     let decisions = decisions_about(plan, context, group, own.as_ref());
     let is_named = !decisions.is_empty();

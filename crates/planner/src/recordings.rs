@@ -31,7 +31,7 @@ pub const WORTH_A_LOOK: f64 = 1.25;
 /// A recording, and what it was weighed by: times of runs whose parallel part is [`Choice::runtime_scale`] times as
 /// long as recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Weighed {
+pub struct WeighedRecording {
     /// The recording's folder.
     pub recording: PathBuf,
     /// Where its threads ran: `compact`, `scatter`, or null for neither.
@@ -53,14 +53,14 @@ pub struct Weighed {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Choice {
     /// All of them, in the order in which they were named.
-    pub recordings: Vec<Weighed>,
+    pub recordings: Vec<WeighedRecording>,
     /// The parallel part of the runs that they were weighed for is so many times as long as recorded.
     pub runtime_scale: f64,
 }
 
 impl Choice {
     /// Takes the quickest.
-    fn of(mut recordings: Vec<Weighed>, runtime_scale: f64) -> Self {
+    fn of(mut recordings: Vec<WeighedRecording>, runtime_scale: f64) -> Self {
         let times = recordings
             .iter()
             .map(|one| one.planned_ns.unwrap_or(f64::INFINITY));
@@ -73,7 +73,7 @@ impl Choice {
     }
 
     /// The recording whose plan is taken.
-    pub fn taken(&self) -> &Weighed {
+    pub fn taken(&self) -> &WeighedRecording {
         let mut recordings = self.recordings.iter();
         recordings.find(|one| one.taken).expect("one was taken")
     }
@@ -134,9 +134,9 @@ pub fn choose(
     let mut replays = Vec::new();
     let mut touch_ns = Vec::new();
     for planner in &planners {
-        let mut one = planner.replays(parameters.longer)?;
+        let mut one = planner.replays(parameters.runtime_scale)?;
         let time = one.as_mut().map(|one| one.first_touch()).transpose()?;
-        touch_ns.push(time.map(|time| time.longer_ns(parameters.longer)));
+        touch_ns.push(time.map(|time| time.scaled_ns(parameters.runtime_scale)));
         replays.push(one);
     }
     replayed_alike(analyses, &touch_ns, machine)?;
@@ -147,7 +147,7 @@ pub fn choose(
             .partial_cmp(&touch_ns[b])
             .unwrap_or(Ordering::Equal)
     });
-    let mut recordings: Vec<Option<Weighed>> = analyses.iter().map(|_| None).collect();
+    let mut recordings: Vec<Option<WeighedRecording>> = analyses.iter().map(|_| None).collect();
     let mut limit_ns = f64::INFINITY;
     for at in order {
         let one = weigh(
@@ -163,7 +163,7 @@ pub fn choose(
         recordings[at] = Some(one);
     }
     let recordings = recordings.into_iter().flatten().collect();
-    Ok(Choice::of(recordings, parameters.longer))
+    Ok(Choice::of(recordings, parameters.runtime_scale))
 }
 
 /// Makes the plan of a recording, unless it takes longer than `limit_ns` under all simple rules; `touch_ns`: how long it
@@ -174,7 +174,7 @@ fn weigh(
     parameters: &Parameters,
     replays: Option<&mut Replays<'_>>,
     touch_ns: Option<f64>,
-) -> Result<Weighed, Error> {
+) -> Result<WeighedRecording, Error> {
     let by = match replays {
         Some(_) => Judged::Replay,
         None => Judged::Model,
@@ -199,7 +199,7 @@ fn weigh(
     if let Some(planned) = &mut planned {
         planned.plan.threads = layout;
     }
-    Ok(Weighed {
+    Ok(WeighedRecording {
         recording: folder,
         threads: layout.map(Layout::as_str),
         by,

@@ -132,7 +132,7 @@ pub fn plan_for_all(
 ) -> Result<AcrossInputs, Error> {
     let parameters = &Parameters {
         phases: false,
-        live: false,
+        online_migration: false,
         ..*parameters
     };
     let planners: Vec<Planner> = analyses

@@ -148,7 +148,7 @@ pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool 
     }
 }
 
-/// Positions of a plan's decisions about a group, which is recognised as `own`; what is placed with the rest has
+/// Positions of a plan's decisions about a group, which is recognised as `own`; what is placed with unmatched memory has
 /// none.
 pub(crate) fn decisions_about(
     plan: &Plan,

@@ -41,9 +41,9 @@ mod phases;
 pub mod placed;
 pub mod recognise;
 pub mod remap;
-pub mod rest;
 pub mod summary;
 pub mod touched;
+pub mod unmatched_memory;
 
 pub use phases::awaits_function;
 
@@ -54,8 +54,8 @@ use phases::Phase;
 use pieces::{Extent, NodeSet};
 use placed::{Mappings, Objects, Placed, Waiting};
 use recognise::{CallSites, Origin, Recogniser};
-use rest::Rest;
 use touched::TouchedObjects;
+use unmatched_memory::UnmatchedMemory;
 
 const PATH_BYTES_MAX: usize = 4096;
 
@@ -91,7 +91,7 @@ pub struct State {
     huge_pages: bool,
     can_populate: bool,
     /// What no rule for an object places.
-    rest: Option<Rest>,
+    rest: Option<UnmatchedMemory>,
     /// Some rules' objects are placed when the second thread is created.
     has_later: bool,
     /// A second thread was about to be created, or was met.

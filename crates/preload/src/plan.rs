@@ -216,7 +216,7 @@ impl<'file> Plan<'file> {
             subject::CALL_SITE => self.frames(rule).is_some(),
             subject::HEAP | subject::MAPPING => true,
             subject::BRK_HEAP => rule.size_bytes > 0,
-            subject::REST => {
+            subject::UNMATCHED => {
                 return matches!(
                     self.pattern(rule),
                     Some(Pattern::Interleave(_) | Pattern::Node(_) | Pattern::Leave)
@@ -227,9 +227,11 @@ impl<'file> Plan<'file> {
         recognises && self.pattern(rule).is_some()
     }
 
-    /// Is there a rule about the rest, for whatever process?
+    /// Is there a rule about unmatched memory, for whatever process?
     pub fn places_rest(&self) -> bool {
-        self.rules.iter().any(|rule| rule.subject == subject::REST)
+        self.rules
+            .iter()
+            .any(|rule| rule.subject == subject::UNMATCHED)
     }
 }
 
@@ -370,7 +372,7 @@ mod tests {
         );
         assert!(plan.is_sound(&plan.rules[0]));
         let rest = |rule: Rule| Rule {
-            subject: subject::REST,
+            subject: subject::UNMATCHED,
             ..rule
         };
         assert!(plan.is_sound(&rest(plan.rules[1])));

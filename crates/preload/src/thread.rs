@@ -75,8 +75,8 @@ pub struct Thread {
     pub destructor_rounds: u16,
     /// Its Thread record is in the log of this generation.
     pub announced: bool,
-    /// [`crate::place::rest`]: it has the policy of the rest, or one of the program's.
-    pub follows_rest: bool,
+    /// [`crate::place::unmatched_memory`]: it has the policy of unmatched memory, or one of the program's.
+    pub follows_unmatched: bool,
     /// [`crate::large`]: where it stands at busy call sites; 0: nowhere yet.
     pub gaps: usize,
     /// [`crate::signal`]: what it had used at its last sample.

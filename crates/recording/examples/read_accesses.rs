@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let attribution = ColumnSelection {
         level: false,
         resolution: false,
-        distance_bytes: false,
+        skid_bytes: false,
         ..ColumnSelection::ALL
     };
     for (name, columns) in [

@@ -143,7 +143,7 @@ impl Synthetic {
             kind,
             level: Level::Unknown,
             resolution: Resolution::Exact,
-            distance_bytes: 4 + random.below(4) as i8,
+            skid_bytes: 4 + random.below(4) as i8,
             weight: 1.0,
             cost_ns: 1_003_009.0,
             page_node: Some(NodeId(random.below(NODES) as u16)),

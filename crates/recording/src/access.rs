@@ -168,7 +168,7 @@ pub struct Access {
     /// How surely the instruction is known.
     pub resolution: Resolution,
     /// Bytes from the sampled instruction pointer back to `instruction` (0: the sampled one itself).
-    pub distance_bytes: i8,
+    pub skid_bytes: i8,
     /// How many accesses it stands for.
     pub weight: f32,
     /// Time lost to it, in nanoseconds.
@@ -189,7 +189,7 @@ pub struct AccessBatch {
     pub kind: Vec<AccessKind>,
     pub level: Vec<Level>,
     pub resolution: Vec<Resolution>,
-    pub distance_bytes: Vec<i8>,
+    pub skid_bytes: Vec<i8>,
     pub weight: Vec<f32>,
     pub cost_ns: Vec<f32>,
     pub page_node: Vec<Option<NodeId>>,
@@ -209,7 +209,7 @@ impl AccessBatch {
             self.kind.len(),
             self.level.len(),
             self.resolution.len(),
-            self.distance_bytes.len(),
+            self.skid_bytes.len(),
         ];
         let figures = [self.weight.len(), self.cost_ns.len(), self.page_node.len()];
         wide.into_iter()
@@ -234,7 +234,7 @@ impl AccessBatch {
         self.kind.extend_from_slice(&other.kind);
         self.level.extend_from_slice(&other.level);
         self.resolution.extend_from_slice(&other.resolution);
-        self.distance_bytes.extend_from_slice(&other.distance_bytes);
+        self.skid_bytes.extend_from_slice(&other.skid_bytes);
         self.weight.extend_from_slice(&other.weight);
         self.cost_ns.extend_from_slice(&other.cost_ns);
         self.page_node.extend_from_slice(&other.page_node);
@@ -253,14 +253,7 @@ impl AccessBatch {
             };
         }
         gather!(time_ns, thread, cpu, address, instruction, kind);
-        gather!(
-            level,
-            resolution,
-            distance_bytes,
-            weight,
-            cost_ns,
-            page_node
-        );
+        gather!(level, resolution, skid_bytes, weight, cost_ns, page_node);
     }
 
     /// Appends all of these, a column at a time.
@@ -275,8 +268,8 @@ impl AccessBatch {
         self.level.extend(rows.iter().map(|row| row.level));
         self.resolution
             .extend(rows.iter().map(|row| row.resolution));
-        self.distance_bytes
-            .extend(rows.iter().map(|row| row.distance_bytes));
+        self.skid_bytes
+            .extend(rows.iter().map(|row| row.skid_bytes));
         self.weight.extend(rows.iter().map(|row| row.weight));
         self.cost_ns.extend(rows.iter().map(|row| row.cost_ns));
         self.page_node.extend(rows.iter().map(|row| row.page_node));
@@ -293,7 +286,7 @@ impl AccessBatch {
         self.kind.push(access.kind);
         self.level.push(access.level);
         self.resolution.push(access.resolution);
-        self.distance_bytes.push(access.distance_bytes);
+        self.skid_bytes.push(access.skid_bytes);
         self.weight.push(access.weight);
         self.cost_ns.push(access.cost_ns);
         self.page_node.push(access.page_node);
@@ -310,7 +303,7 @@ impl AccessBatch {
             kind: self.kind[row],
             level: self.level[row],
             resolution: self.resolution[row],
-            distance_bytes: self.distance_bytes[row],
+            skid_bytes: self.skid_bytes[row],
             weight: self.weight[row],
             cost_ns: self.cost_ns[row],
             page_node: self.page_node[row],
@@ -327,7 +320,7 @@ impl AccessBatch {
         self.kind.clear();
         self.level.clear();
         self.resolution.clear();
-        self.distance_bytes.clear();
+        self.skid_bytes.clear();
         self.weight.clear();
         self.cost_ns.clear();
         self.page_node.clear();

@@ -43,7 +43,7 @@ pub enum Error {
     },
     /// A recording of samples where every miss is needed.
     #[error("{}: it has samples only, not every miss: `report`, `plan` and `evaluate` work from it, simulating and \
-             thinning out need a recording made with `nearpage trace`", .0.display())]
+             downsampling out need a recording made with `nearpage trace`", .0.display())]
     SamplesOnly(PathBuf),
     /// A trace whose end is missing.
     #[error("{}: cut short: what the program did at its end is missing (it was killed, or the disk was full); \

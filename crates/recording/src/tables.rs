@@ -212,9 +212,9 @@ impl ModuleMapping {
 pub struct FirstTouch {
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// Who.
+    /// The thread that touched.
     pub thread: ThreadIndex,
-    /// On which CPU.
+    /// The CPU that it ran on.
     pub cpu: CpuId,
     /// Address that faulted.
     pub address: u64,
@@ -344,9 +344,9 @@ pub enum Event {
     FirstTouch {
         /// CLOCK_MONOTONIC.
         time_ns: u64,
-        /// Who.
+        /// The thread that touched.
         thread: ThreadIndex,
-        /// On which CPU.
+        /// The CPU that it ran on.
         cpu: CpuId,
         /// Address that faulted.
         address: u64,
@@ -362,7 +362,7 @@ pub enum Event {
     Lost {
         /// CLOCK_MONOTONIC.
         time_ns: u64,
-        /// How many.
+        /// Records that were lost.
         records: u64,
     },
 }

@@ -310,7 +310,7 @@ fn any_access() -> impl Strategy<Value = Access> {
             |(
                 [time_ns, address, instruction],
                 [thread, cpu],
-                (kind, level, resolution, distance_bytes),
+                (kind, level, resolution, skid_bytes),
                 figures,
                 node,
             )| Access {
@@ -323,7 +323,7 @@ fn any_access() -> impl Strategy<Value = Access> {
                 kind: AccessKind::from_number(kind).unwrap(),
                 level: Level::from_number(level).unwrap(),
                 resolution: Resolution::from_number(resolution).unwrap(),
-                distance_bytes,
+                skid_bytes,
                 weight: f32::from(figures[0]),
                 cost_ns: f32::from(figures[1]) / 7.0,
                 page_node: node.map(NodeId),

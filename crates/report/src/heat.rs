@@ -7,9 +7,10 @@ use nearpage_attribution::{Cell, ObjectGroup};
 use nearpage_machine::several;
 use nearpage_recording::Tables;
 
-use crate::amount::{bytes, count, percent};
+use crate::emphasis::{HEADING, painted};
 use crate::printable::{printable, shorten, width};
 use crate::text::{Count, TextOptions};
+use nearpage_amount::{bytes, count, percent};
 
 /// Without colour, from nothing to the most.
 const PLAIN: [char; 6] = [' ', '.', ':', '+', '#', '@'];
@@ -74,10 +75,7 @@ pub(crate) fn heatmap(
     let size = bytes(page_bytes);
     let head = format!(", {}", bytes(pages.saturating_mul(page_bytes)));
     let head = shorten(name, options.width.saturating_sub(width(&head))) + &head;
-    let mut out = match options.colour {
-        true => format!("\x1b[1m{head}\x1b[0m\n"),
-        false => head + "\n",
-    };
+    let mut out = painted(&head, HEADING, options.colour) + "\n";
     for (&thread, row) in &rows {
         let share = percent(row.iter().sum::<f64>() / all);
         let mut line = label(tables, thread) + " |";

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use self::pages::{PageForm, add_use, pages};
 use self::rounded::{rounded, whole_parts};
-use crate::{By, Content, Locate, name::hot_frame, trace::TraceForm};
+use crate::{Content, GroupBy, Locate, name::hot_frame, trace::TraceForm};
 
 /// What `report --json` prints: every object, thread and hot instruction.
 #[derive(Serialize, JsonSchema)]
@@ -122,7 +122,7 @@ struct Call<'a> {
 /// Loads, or stores.
 #[derive(Serialize, JsonSchema)]
 struct Operations {
-    /// How many.
+    /// Number of accesses.
     count: u64,
     /// Of these, to another node's memory.
     remote: u64,
@@ -244,7 +244,7 @@ struct Thread<'a> {
 
 /// The whole report, of at most `rows` objects, with their pages where it is by page. Counts are whole numbers; parts of a whole (kinds of objects, loads and stores,
 /// CPUs) are rounded so that they add up to it.
-pub fn json(content: &Content, rows: usize, by: By, locate: &mut impl Locate) -> String {
+pub fn json(content: &Content, rows: usize, by: GroupBy, locate: &mut impl Locate) -> String {
     let Content {
         attribution,
         tables,
@@ -337,7 +337,7 @@ fn object<'a>(
     tables: &'a Tables,
     names: &Names<'a>,
     group: &ObjectGroup,
-    (all_cost, by): (f64, By),
+    (all_cost, by): (f64, GroupBy),
     locate: &mut impl Locate,
 ) -> Object<'a> {
     let [loads, stores] = whole_parts([group.loads.count, group.stores.count]);
@@ -381,7 +381,7 @@ fn object<'a>(
         stores,
         threads,
         pattern: pattern(group, None),
-        pages: matches!(by, By::Page | By::Matrix).then(|| pages(tables, group)),
+        pages: matches!(by, GroupBy::Page | GroupBy::Matrix).then(|| pages(tables, group)),
         hot: group
             .hot
             .iter()

@@ -19,7 +19,7 @@
 //! assert!(report.contains("10 accesses"));
 //! ```
 
-mod amount;
+pub mod emphasis;
 mod heat;
 mod job;
 mod json;
@@ -38,7 +38,6 @@ use nearpage_attribution::{Attribution, Confidence, Sampling};
 use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Frame, ModuleId, Recording, Source, Symbols, Tables};
 
-pub use amount::{bytes, count, percent, time};
 pub use heat::shade;
 pub use job::{JobBy, JobContent, JobReportOutput, job_json, job_text};
 pub use json::{ReportOutput, json};
@@ -51,7 +50,7 @@ pub use simulation::{
     simulation_json, simulation_text,
 };
 pub use table::wrapped;
-pub use text::{By, Count, Sort, TextOptions, asks_nothing, heatmap, text};
+pub use text::{Count, GroupBy, Sort, TextOptions, asks_nothing, heatmap, text};
 
 /// What a report is made from.
 #[derive(Clone, Copy, Debug)]

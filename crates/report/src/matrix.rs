@@ -7,9 +7,10 @@ use nearpage_attribution::{Cell, ObjectGroup};
 use nearpage_machine::several;
 use nearpage_recording::Tables;
 
-use crate::amount::{bytes, count};
+use crate::emphasis::{HEADING, painted};
 use crate::printable::{shorten, width};
 use crate::text::{Count, TextOptions};
+use nearpage_amount::{bytes, count};
 
 /// What stands where a thread accessed nothing.
 const NOTHING: &str = "·";
@@ -51,11 +52,7 @@ pub(crate) fn matrix(
     let head = format!(": {what} by {each} of {size} and thread");
     let room = options.width.saturating_sub(width(&head));
     let head = shorten(name, room) + &head;
-    let mut out = if options.colour {
-        format!("\x1b[1m{head}\x1b[0m\n")
-    } else {
-        head + "\n"
-    };
+    let mut out = painted(&head, HEADING, options.colour) + "\n";
     let offset = |row: u64| bytes((row * together).saturating_mul(affinity.page_bytes));
     let offsets: Vec<String> = rows.keys().map(|&row| offset(row)).collect();
     let columns = threads.into_iter().map(|thread| {

@@ -3,7 +3,9 @@
 use nearpage_attribution::Pattern;
 use nearpage_recording::{Frame, ModuleId, Thread};
 
-use crate::{Locate, amount::bytes, printable::printable};
+use nearpage_amount::bytes;
+
+use crate::{Locate, printable::printable};
 
 /// Innermost frame at a hot instruction.
 pub(crate) fn hot_frame(module: Option<ModuleId>, offset: u64, locate: &mut impl Locate) -> Frame {

@@ -18,9 +18,15 @@ fn harmless(c: char) -> bool {
 }
 
 /// Columns that a terminal gives to `text`: two for East Asian wide characters and emoji, none for
-/// combining marks.
+/// combining marks, and none for [`crate::emphasis`].
 pub fn width(text: &str) -> usize {
-    text.chars().map(columns).sum()
+    let mut parts = text.split('\x1b');
+    let before: usize = parts.next().unwrap_or("").chars().map(columns).sum();
+    let after = parts.map(|part| {
+        let visible = part.split_once('m').map_or("", |(_, visible)| visible);
+        visible.chars().map(columns).sum::<usize>()
+    });
+    before + after.sum::<usize>()
 }
 
 /// The ranges that matter in names; a terminal that differs shifts a column, no more.
@@ -93,6 +99,7 @@ mod tests {
         assert_eq!(shorten("matrix", 6), "matrix");
         assert_eq!(shorten("std::vector<double>", 9), "std:…ble>");
         assert_eq!(width("行列"), 4);
+        assert_eq!(width("\x1b[1;31m50 %\x1b[0m of"), 7);
         for columns_max in 0..12 {
             assert!(width(&shorten("行列行列行列", columns_max)) <= columns_max);
             assert!(

@@ -11,9 +11,11 @@ use nearpage_simulator::{Outcome, Split};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::amount::{count, percent, time};
+use crate::emphasis::{BAD, alarm, painted};
 use crate::printable::{printable, shorten, width};
 use crate::table::{Column, lines, wrap};
+use anstyle::Style;
+use nearpage_amount::{count, percent, time};
 
 pub use self::course::{MovementsOutput, ObjectPages};
 pub use self::html::simulation_html;
@@ -68,9 +70,12 @@ const PARTS: [(&str, char); 5] = [
     ("waiting", '·'),
 ];
 const NAME_COLUMNS_MAX: usize = 24;
+/// What takes more than so many times as long as the first policy loses to it.
+const LOSES: f64 = 1.001;
 
-/// A table, and a stacked bar for each policy as in Verghese's Figure 6.1, at most `columns_max` wide.
-pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize) -> String {
+/// A table, and a stacked bar for each policy as in Verghese's Figure 6.1, at most `columns_max` wide. Colour shows which
+/// policies lose to the first, and where most accesses are remote.
+pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize, colour: bool) -> String {
     let Simulation {
         machine, outcomes, ..
     } = simulation;
@@ -110,8 +115,15 @@ pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize) -> Strin
     };
     let latency = |ns: Option<f64>| ns.map_or("–".to_owned(), |ns| format!("{ns:.0}"));
     let columns = vec![
-        column("time", 9, &|outcome| time(outcome.time_ns)),
-        column("local", 8, &|outcome| percent(outcome.local_share())),
+        column("time", 9, &|outcome| {
+            let loses = first.is_some_and(|first| outcome.time_ns > first.time_ns * LOSES);
+            let style = if loses { BAD } else { Style::new() };
+            painted(&time(outcome.time_ns), style, colour)
+        }),
+        column("local", 8, &|outcome| {
+            let local = outcome.local_share();
+            painted(&percent(local), alarm(1.0 - local), colour)
+        }),
         column("local ns", 4, &|outcome| latency(outcome.local_latency_ns)),
         column("remote ns", 5, &|outcome| {
             latency(outcome.remote_latency_ns)
@@ -285,13 +297,21 @@ mod tests {
     fn text_fits_terminals() {
         let outcomes = outcomes();
         for columns in [60, 80, 100, 200] {
-            let text = simulation_text(&simulation(&outcomes, &recordings()), columns);
+            let text = simulation_text(
+                &simulation(&outcomes, &recordings()),
+                columns,
+                columns == 60,
+            );
             assert!(
                 text.lines().all(|line| width(line) <= columns),
                 "{columns}:\n{text}"
             );
         }
-        insta::assert_snapshot!(simulation_text(&simulation(&outcomes, &recordings()), 80));
+        insta::assert_snapshot!(simulation_text(
+            &simulation(&outcomes, &recordings()),
+            80,
+            false
+        ));
     }
 
     #[test]
@@ -300,7 +320,7 @@ mod tests {
         outcomes[1].threads_moved = 3;
         let recordings = ["a".to_owned(), "b\u{1b}[2J".to_owned()];
         let simulation = simulation(&outcomes, &recordings);
-        let text = simulation_text(&simulation, 100);
+        let text = simulation_text(&simulation, 100, false);
         assert!(
             text.starts_with("a and b\u{fffd}[2J on flash-8, "),
             "{text}"

@@ -4,13 +4,14 @@
 
 use std::fmt::Write;
 
+use nearpage_amount::{bytes, count, percent, time};
 use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals, place};
 use nearpage_machine::{CpuId, several};
 use rustc_hash::FxHashMap;
 
 use crate::{
     Content, Locate,
-    amount::{bytes, count, percent, time},
+    emphasis::{HEADING, alarm, painted},
     matrix::matrix,
     name::{hot_frame, pattern_words, thread_name},
     printable::printable,
@@ -19,7 +20,7 @@ use crate::{
 
 /// What a row is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum GroupBy {
     /// An object.
     #[default]
     Object,
@@ -36,7 +37,7 @@ pub enum By {
 /// Which accesses are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Count {
-    /// All.
+    /// Loads and stores.
     #[default]
     Both,
     /// Loads.
@@ -58,18 +59,20 @@ pub enum Sort {
 }
 
 /// How the text looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TextOptions {
     /// Columns of the terminal; no line is wider.
     pub width: usize,
     /// What a row is.
-    pub by: By,
+    pub by: GroupBy,
     /// Which accesses are shown.
     pub count: Count,
     /// What comes first.
     pub sort: Sort,
     /// Rows at most.
     pub top: usize,
+    /// Objects with a smaller share of what rows are sorted by have no row, 0 to 1.
+    pub share_min: f64,
     /// Emphasise with escape sequences.
     pub colour: bool,
 }
@@ -78,10 +81,11 @@ impl Default for TextOptions {
     fn default() -> Self {
         TextOptions {
             width: 80,
-            by: By::Object,
+            by: GroupBy::Object,
             count: Count::Both,
             sort: Sort::Cost,
             top: 20,
+            share_min: 0.005,
             colour: false,
         }
     }
@@ -105,16 +109,16 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
     };
     let mut out = page.summary();
     match options.by {
-        By::Object => {
+        GroupBy::Object => {
             let (confidences, remedy) = content.confidences();
             page.objects(&mut out, &confidences, locate);
             let remedy = remedy.map(|remedy| wrapped(&remedy, page.options.width) + "\n");
             out.extend(remedy);
         }
-        By::Thread => page.threads(&mut out),
-        By::Page => page.pages(&mut out),
-        By::Matrix => page.matrices(&mut out),
-        By::CallSite => page.call_sites(&mut out),
+        GroupBy::Thread => page.threads(&mut out),
+        GroupBy::Page => page.pages(&mut out),
+        GroupBy::Matrix => page.matrices(&mut out),
+        GroupBy::CallSite => page.call_sites(&mut out),
     }
     if let Some(statistics) = content.trace {
         out.push('\n');
@@ -324,11 +328,10 @@ impl Page<'_> {
 
     /// The line above so many rows; none above nothing.
     fn head(&self, out: &mut String, heading: &str, rows: usize) {
-        let _ = match (rows, self.options.colour) {
-            (0, _) => Ok(()),
-            (_, true) => writeln!(out, "\n\x1b[1m{heading}\x1b[0m"),
-            (_, false) => writeln!(out, "\n{heading}"),
-        };
+        if rows > 0 {
+            let heading = painted(heading, HEADING, self.options.colour);
+            let _ = writeln!(out, "\n{heading}");
+        }
     }
 
     /// Positions of the rows to show, in order, and what the others come to.
@@ -338,15 +341,24 @@ impl Page<'_> {
             .collect();
         let key = |row: usize| rows[row].key(self.options.sort);
         order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
-        let hidden = order.split_off(self.options.top.min(order.len()));
+        let share_min = match self.options.by {
+            GroupBy::Object => self.options.share_min,
+            _ => 0.0,
+        };
+        let key_min = share_min * order.iter().map(|&row| key(row)).sum::<f64>();
+        let large = order.iter().take_while(|&&row| key(row) >= key_min);
+        let first_small = large.count();
+        let hidden = order.split_off(self.options.top.min(first_small));
         let all: f64 = rows.iter().map(|row| row.cost_ns).sum();
         let cost: f64 = hidden.iter().map(|&row| rows[row].cost_ns).sum();
+        let share = percent(if all > 0.0 { cost / all } else { 0.0 });
         let rest = match hidden.len() {
             0 => String::new(),
-            more => format!(
-                "… and {more} more, {} of the cost\n",
-                percent(if all > 0.0 { cost / all } else { 0.0 })
+            more if first_small < self.options.top => format!(
+                "… and {more} more below {} each, {share} of the cost (--all)\n",
+                percent(share_min)
             ),
+            more => format!("… and {more} more, {share} of the cost\n"),
         };
         (order, rest)
     }
@@ -384,7 +396,10 @@ impl Page<'_> {
         }
         if self.content.nodes > 1 {
             let remote = |row: &Shown| match row.node_known > 0.0 {
-                true => percent(row.remote / row.node_known),
+                true => {
+                    let share = row.remote / row.node_known;
+                    painted(&percent(share), alarm(share), self.options.colour)
+                }
                 false => "?".to_owned(),
             };
             columns.push(Column {

@@ -6,8 +6,8 @@ use nearpage_recording::trace::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::amount::{count, percent};
 use crate::table::wrap;
+use nearpage_amount::{count, percent};
 
 /// Lengths of read chains, and percents of the pages, that the text has: of Verghese's Figures 6.2
 /// and 7.2.

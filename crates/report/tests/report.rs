@@ -14,7 +14,7 @@ use nearpage_recording::{
     CallSite, CallSiteId, Frame, Module, ModuleId, Object, ObjectId, ObjectKind, SampleCounts,
     Source, Tables, Thread, ThreadIndex,
 };
-use nearpage_report::{By, Content, Count, Sort, TextOptions, heatmap, json, text, width};
+use nearpage_report::{Content, Count, GroupBy, Sort, TextOptions, heatmap, json, text, width};
 
 fn frame(module: u32, function: &str, file: &str, line: u32) -> Frame {
     Frame {
@@ -298,7 +298,7 @@ fn call_sites_are_a_tree() {
     for columns in [60, 100] {
         let report = render(&TextOptions {
             width: columns,
-            by: By::CallSite,
+            by: GroupBy::CallSite,
             ..TextOptions::default()
         });
         assert!(
@@ -342,14 +342,14 @@ fn objects_at_several_widths() {
 #[test]
 fn threads_and_pages() {
     let threads = TextOptions {
-        by: By::Thread,
+        by: GroupBy::Thread,
         sort: Sort::Remote,
         top: 3,
         ..TextOptions::default()
     };
     insta::assert_snapshot!(render(&threads));
     insta::assert_snapshot!(render(&TextOptions {
-        by: By::Page,
+        by: GroupBy::Page,
         sort: Sort::Accesses,
         ..TextOptions::default()
     }));
@@ -365,7 +365,13 @@ fn without_accesses_there_is_no_table() {
         ..attribution()
     };
     let tables = tables();
-    for by in [By::Object, By::Thread, By::Page, By::Matrix, By::CallSite] {
+    for by in [
+        GroupBy::Object,
+        GroupBy::Thread,
+        GroupBy::Page,
+        GroupBy::Matrix,
+        GroupBy::CallSite,
+    ] {
         let content = Content {
             attribution: &attribution,
             tables: &tables,
@@ -403,6 +409,16 @@ fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
     );
     let through = |offset| vec![at(0x5, "deflateInit2_"), at(offset, "evaluate"), main()];
     are_named(names, [0x10, 0x20].map(through));
+    // Two vectors on one line of a program: the line is theirs, and its code has an order.
+    let names = [
+        "main two.c:5 (malloc, 1st of 2)",
+        "main two.c:5 (malloc, 2nd of 2)",
+    ];
+    let on_line = |offset| {
+        let main = frame(0, "main", "/src/two.c", 5);
+        vec![Frame { offset, ..main }]
+    };
+    are_named(names, [0x10, 0x20].map(on_line));
     // Both: neither place alone would do.
     let names = [
         "main pigz.c:120 (lu+0x5, lu+0x10)",
@@ -444,7 +460,7 @@ fn uncertain_patterns_are_marked_and_one_line_says_what_to_record() {
         assert!(!report.contains("sure"), "{report}");
     }
     let parsed = |content: &Content| -> serde_json::Value {
-        serde_json::from_str(&json(content, usize::MAX, By::Object, &mut locate)).unwrap()
+        serde_json::from_str(&json(content, usize::MAX, GroupBy::Object, &mut locate)).unwrap()
     };
     let report = parsed(&samples);
     let of = |number: usize, key: &str| &report["objects"][number]["pattern"][key];
@@ -503,7 +519,7 @@ fn are_named<const N: usize>(names: [&str; N], frames: [Vec<Frame>; N]) {
             ..first.clone()
         }));
     let content = by_the_clock(&attribution, &tables);
-    let report = json(&content, usize::MAX, By::Object, &mut locate);
+    let report = json(&content, usize::MAX, GroupBy::Object, &mut locate);
     for name in names {
         assert!(report.contains(name), "{report}");
     }
@@ -517,8 +533,8 @@ fn json_by_page_has_the_matrix_of_pages_and_threads() {
         let text = json(&content, 1, by, &mut locate);
         serde_json::from_str::<serde_json::Value>(&text).expect("JSON")
     };
-    assert!(parsed(By::Object)["objects"][0].get("pages").is_none());
-    let report = parsed(By::Page);
+    assert!(parsed(GroupBy::Object)["objects"][0].get("pages").is_none());
+    let report = parsed(GroupBy::Page);
     let affinity = &attribution.objects[0].affinity;
     let pages = report["objects"][0]["pages"].as_array().expect("pages");
     let all = affinity.cells.iter().chain(&affinity.initialisation);
@@ -574,7 +590,7 @@ fn matrices_have_every_access_however_few_rows_and_columns_there_are() {
         .collect();
     for (columns, top) in [(40, 3), (80, 20), (300, 100_000)] {
         let report = render(&TextOptions {
-            by: By::Matrix,
+            by: GroupBy::Matrix,
             count: Count::Loads,
             width: columns,
             top,
@@ -609,7 +625,12 @@ fn stores_alone_leave_out_what_only_loads() {
 
 #[test]
 fn nothing_hostile_gets_through_and_colour_is_asked_for() {
-    for by in [By::Object, By::Thread, By::Page, By::Matrix] {
+    for by in [
+        GroupBy::Object,
+        GroupBy::Thread,
+        GroupBy::Page,
+        GroupBy::Matrix,
+    ] {
         let plain = render(&TextOptions {
             by,
             ..TextOptions::default()
@@ -681,7 +702,7 @@ fn a_full_recording_has_chains_hot_pages_and_read_mostly_shares() {
     assert!(report.lines().all(|line| width(line) <= 80), "{report}");
     insta::assert_snapshot!(report);
     let report: serde_json::Value =
-        serde_json::from_str(&json(&content, 0, By::Object, &mut locate)).expect("valid JSON");
+        serde_json::from_str(&json(&content, 0, GroupBy::Object, &mut locate)).expect("valid JSON");
     let trace = &report["trace"];
     assert_eq!(
         keys(trace),
@@ -725,7 +746,7 @@ fn json_has_every_key_and_its_counts_add_up() {
         trace: None,
         sampling: None,
     };
-    let written = json(&content, usize::MAX, By::Object, &mut locate);
+    let written = json(&content, usize::MAX, GroupBy::Object, &mut locate);
     insta::assert_snapshot!(written.chars().take(700).collect::<String>());
     let report: serde_json::Value = serde_json::from_str(&written).expect("valid JSON");
 

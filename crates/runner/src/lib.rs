@@ -55,7 +55,7 @@ pub use online_migration::{Migrated, OnlineMigration, OnlineMigrationOptions};
 pub use output::default_output;
 pub use placing::{Placed, PlacedRule, Placing, PlacingOptions};
 pub use replicas::{ReplicaSource, UsedReplicas};
-pub use run::{Ran, RunOptions, run};
+pub use run::{RunOptions, RunOutcome, run};
 pub use trace::{Emulator, PLUGINS_FROM, TraceRequest, Traced, trace};
 
 /// Is told each line for people when it has to be said.

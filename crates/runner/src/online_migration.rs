@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearpage_live::{
-    Caution, Claim, Daemon, Estimate, Head, Heeded, Identity, Kernel, Limits, Linux, Metrics,
-    MetricsServer, Policy, RATE_MIN_HZ, Report, Settings, append, balancing, watch,
+    Claim, Daemon, Estimate, GuardThresholds, Head, Identity, Kernel, Limits, Linux, LivePolicy,
+    Metrics, MetricsServer, RATE_MIN_HZ, Report, RespectedPolicies, Settings, append, balancing,
+    watch,
 };
 use nearpage_machine::{CpuId, Machine};
 use nearpage_recording::Source;
@@ -31,9 +32,9 @@ pub struct OnlineMigrationOptions {
     /// Variables for a command.
     pub environment: Environment,
     /// What decides, with its parameters.
-    pub policy: Policy,
+    pub policy: LivePolicy,
     /// Memory policies under which pages stay.
-    pub respected_policies: Heeded,
+    pub respected_policies: RespectedPolicies,
     /// Time between decisions.
     pub interval: Duration,
     /// Pin threads where the policy wants them.
@@ -61,12 +62,12 @@ pub struct OnlineMigrationOptions {
 
 impl OnlineMigrationOptions {
     /// As `nearpage live` does it by default.
-    pub fn new(target: Target, policy: Policy) -> Self {
+    pub fn new(target: Target, policy: LivePolicy) -> Self {
         Self {
             target,
             environment: Environment::new(),
             policy,
-            respected_policies: Heeded::All,
+            respected_policies: RespectedPolicies::All,
             interval: Duration::from_secs(1),
             moves_threads: false,
             dry_run: false,
@@ -88,12 +89,12 @@ impl OnlineMigrationOptions {
         let has_one_node = machine.nodes_with_memory().len() < 2;
         Settings {
             policy: match has_one_node {
-                true => Policy::Watch,
+                true => LivePolicy::Watch,
                 false => self.policy.clone(),
             },
             pages: self.pages,
             limits: self.limits,
-            caution: Caution::default(),
+            guard_thresholds: GuardThresholds::default(),
             dry_run: self.dry_run || has_one_node,
             moves_threads: self.moves_threads,
             seed: self.seed,
@@ -162,7 +163,7 @@ impl OnlineMigration {
         }
         let mut settings = options.settings(&machine);
         // Who only watches is not told about moving.
-        let is_to_move = options.policy != Policy::Watch;
+        let is_to_move = options.policy != LivePolicy::Watch;
         if is_to_move && machine.nodes_with_memory().len() < 2 {
             say("this machine has one memory node: nothing to move, only to watch");
         }
@@ -184,7 +185,7 @@ impl OnlineMigration {
         settings.estimate = estimate(source, &machine);
         settings.source = source.as_str().to_owned();
         let dry_run = settings.dry_run;
-        let mut kernel = Linux::heeding(options.respected_policies);
+        let mut kernel = Linux::respecting(options.respected_policies);
         let daemon = Daemon::new(settings, &machine, kernel.now_ns())?;
         let head = daemon.head();
         if let Some(log) = &mut log {
@@ -336,7 +337,7 @@ mod tests {
     use super::*;
 
     fn options() -> OnlineMigrationOptions {
-        let policy = Policy::from_name("auto").unwrap();
+        let policy = LivePolicy::from_name("auto").unwrap();
         OnlineMigrationOptions::new(Target::All, policy)
     }
 
@@ -351,7 +352,7 @@ mod tests {
         let mut one_node = preset("opteron-4").unwrap();
         one_node.nodes.truncate(1);
         let settings = options().settings(&one_node);
-        assert_eq!(settings.policy, Policy::Watch);
+        assert_eq!(settings.policy, LivePolicy::Watch);
         assert!(settings.dry_run);
     }
 

@@ -75,10 +75,10 @@ impl UsedReplicas {
     /// For people.
     pub(crate) fn words(&self) -> String {
         format!(
-            "{} ran from local copies: {}, {:.1} MiB",
+            "{} ran from local copies: {}, {}",
             several(self.processes, "process"),
             several(self.mappings, "mapping"),
-            mib(self.mapped_bytes)
+            nearpage_amount::bytes(self.mapped_bytes)
         )
     }
 }
@@ -128,10 +128,10 @@ impl Replicas {
             let needed = metadata.len().saturating_mul(nodes.len() as u64);
             if needed > bytes_max - bytes {
                 replicas.notes.push(format!(
-                    "{}: not replicated, its copies would take {:.1} MiB, and of --replicate-max {:.1} MiB are left",
+                    "{}: not replicated, its copies would take {}, and of --replicate-max {} are left",
                     path.display(),
-                    mib(needed),
-                    mib(bytes_max - bytes)
+                    nearpage_amount::bytes(needed),
+                    nearpage_amount::bytes(bytes_max - bytes)
                 ));
                 continue;
             }
@@ -142,10 +142,10 @@ impl Replicas {
         }
         replicas.table = Some(table(&entries).context("no table of copies")?);
         replicas.notes.push(format!(
-            "{} replicated on {}: {:.1} MiB in all",
+            "{} replicated on {}: {} in all",
             several(files, "file"),
             several(nodes.len() as u64, "node"),
-            mib(bytes)
+            nearpage_amount::bytes(bytes)
         ));
         Ok(replicas)
     }
@@ -196,10 +196,6 @@ impl Replicas {
             mapped_bytes,
         })
     }
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 fn counters(table: &File) -> Option<[u64; 3]> {

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use nearpage_files::TemporaryFolder;
-use nearpage_live::{Heeded, Policy, balancing};
+use nearpage_live::{LivePolicy, RespectedPolicies, balancing};
 use nearpage_machine::{Machine, ThreadPlacement, several};
-use nearpage_plan::{Live, Mechanism, PlaceRule, Plan, ProgramImage, Store};
+use nearpage_plan::{Mechanism, PlaceRule, Plan, ProgramImage, Store};
 use nearpage_recording::{Messages, NoLog};
 use nearpage_sampler::Target;
 
@@ -50,7 +50,7 @@ impl RunOptions<'_> {
         self.plans.is_empty() && self.rules.is_empty() && self.threads.is_none()
     }
 
-    fn plans(&self, ran: &mut Ran, say: Reporter<'_>) -> Result<Vec<Plan>, Error> {
+    fn plans(&self, ran: &mut RunOutcome, say: Reporter<'_>) -> Result<Vec<Plan>, Error> {
         if self.places_nothing() && self.replicate.is_empty() {
             let store = Store::of_user().ok_or(Error::NoHomeFolder)?;
             return kept_plans(&store, self, ran, say);
@@ -63,7 +63,7 @@ impl RunOptions<'_> {
 
 /// How a command ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ran {
+pub struct RunOutcome {
     /// The command's status as a shell shows it.
     pub status: u8,
     /// Files of the plans that were used; of kept ones, their folder.
@@ -80,7 +80,7 @@ pub struct Ran {
     pub notes: Vec<String>,
 }
 
-impl Ran {
+impl RunOutcome {
     fn warn(&mut self, line: String, say: Reporter<'_>) {
         say(&line);
         self.warnings.push(line);
@@ -96,8 +96,8 @@ impl Ran {
 ///
 /// # Errors
 /// Plans, rules or files to replicate that cannot be used here; a command that cannot be run.
-pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<Ran, Error> {
-    let mut ran = Ran::default();
+pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<RunOutcome, Error> {
+    let mut ran = RunOutcome::default();
     let plans = options.plans(&mut ran, say)?;
     // What is only to be replicated has no need of a plan.
     let placing = match options.places_nothing() && !options.replicate.is_empty() {
@@ -155,8 +155,10 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<Ran, Error> {
             }
         }
     }
-    let live = plans.iter().find_map(|plan| plan.live.as_ref());
-    let policy = live.filter(|_| nodes.len() > 1).map(online_policy);
+    let online_migration = plans.iter().find_map(|plan| plan.online_migration.as_ref());
+    let policy = online_migration
+        .filter(|_| nodes.len() > 1)
+        .map(online_policy);
     match policy.transpose()? {
         None => ran.status = run_to_end(options.command, environment)?,
         Some(policy) => run_migrating(policy, options.command, environment, &mut ran, say)?,
@@ -197,11 +199,11 @@ fn refuse_static(programs: &[ProgramImage], kept_out: Option<NoLog>) -> Result<(
 }
 
 /// The policy that migrates pages while the command runs, with the plan's parameters.
-fn online_policy(live: &Live) -> Result<Policy, Error> {
-    let mut policy = Policy::from_name("auto").expect("a live policy has this name");
+fn online_policy(planned: &nearpage_plan::OnlineMigration) -> Result<LivePolicy, Error> {
+    let mut policy = LivePolicy::from_name("auto").expect("a live policy has this name");
     // Before the parameters: a plan may say that threads stay.
     policy.moves_threads();
-    for (name, value) in &live.parameters {
+    for (name, value) in &planned.parameters {
         if !policy.set(name, &value.to_string())? {
             return Err(Error::UnknownParameter(name.clone()));
         }
@@ -211,10 +213,10 @@ fn online_policy(live: &Live) -> Result<Policy, Error> {
 
 /// Runs a command and migrates its pages meanwhile, where that is possible.
 fn run_migrating(
-    policy: Policy,
+    policy: LivePolicy,
     command: &[OsString],
     environment: Environment,
-    ran: &mut Ran,
+    ran: &mut RunOutcome,
     say: Reporter<'_>,
 ) -> Result<(), Error> {
     let options = OnlineMigrationOptions {
@@ -223,8 +225,8 @@ fn run_migrating(
         // The preload library's policies only prefer nodes. Where the command inherits a policy from outside, the two
         // can't be told apart.
         respected_policies: match balancing::is_unbound() {
-            true => Heeded::Strict,
-            false => Heeded::All,
+            true => RespectedPolicies::Strict,
+            false => RespectedPolicies::All,
         },
         ..OnlineMigrationOptions::new(Target::Command(command.to_vec()), policy)
     };
@@ -266,7 +268,7 @@ fn with_causes(error: &Error) -> String {
 fn kept_plans(
     store: &Store,
     options: &RunOptions<'_>,
-    ran: &mut Ran,
+    ran: &mut RunOutcome,
     say: Reporter<'_>,
 ) -> Result<Vec<Plan>, Error> {
     let (Some(program), [_, arguments @ ..]) = (options.programs.first(), options.command) else {

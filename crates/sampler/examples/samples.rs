@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nearpage_recording::{Access, Event, SampleCounts};
-use nearpage_sampler::{Options, Sampler, Sink, SourceWish, State};
+use nearpage_sampler::{Options, RequestedSource, Sampler, Sink, State};
 
 #[derive(Default)]
 struct Tally {
@@ -33,7 +33,7 @@ impl Sink for Tally {
             *self.megabytes.entry(access.address >> 20).or_default() += weight;
             *self
                 .instructions
-                .entry((access.instruction, access.distance_bytes))
+                .entry((access.instruction, access.skid_bytes))
                 .or_default() += weight;
             if let Some(dump) = &mut self.dump {
                 writeln!(dump, "{} {weight}", access.address)?;
@@ -101,7 +101,7 @@ fn options(folder: &Path) -> (Options, usize) {
     options.max_overhead = (max_overhead > 0.0).then_some(max_overhead / 100.0);
     if let Some(library) = std::env::var_os("NEARPAGE_PRELOAD_LIBRARY") {
         std::fs::create_dir(folder).expect("a new folder");
-        options.source = SourceWish::Signal;
+        options.source = RequestedSource::Signal;
         options.preload = Ok(());
         options.samples_folder = folder.to_owned();
         options.environment.push(("LD_PRELOAD".into(), library));

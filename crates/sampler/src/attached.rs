@@ -12,7 +12,7 @@ use crate::cpu_ring::CpuRing;
 use crate::discovery::{Discovery, Members};
 use crate::error::Error;
 use crate::follower::Follower;
-use crate::found::{Found, Root};
+use crate::found::{FoundTarget, Root};
 use crate::merge::Window;
 use crate::opening::Opening;
 use crate::perf_event::Scope;
@@ -23,7 +23,7 @@ use crate::source::open_files_limit;
 
 /// A target that was running already.
 pub(crate) struct Attached {
-    found: Found,
+    found: FoundTarget,
     processes: Processes,
     cpus: Vec<CpuId>,
     opening: Opening,
@@ -52,7 +52,7 @@ const OTHER_FILES: u64 = 64;
 impl Attached {
     /// Opens the events of everybody who is meant, and tells `follower` who that is.
     pub fn attach(
-        mut found: Found,
+        mut found: FoundTarget,
         mut opening: Opening,
         processes: Processes,
         cpus: Vec<CpuId>,
@@ -74,7 +74,7 @@ impl Attached {
             next_look_ns: now_ns() + LOOK_NS,
             looked: Vec::new(),
             opening,
-            found: Found::All,
+            found: FoundTarget::All,
         };
         let mut filter = Members::All;
         match coverage {
@@ -90,7 +90,7 @@ impl Attached {
                 attached.opening.for_the_machine();
                 for cpu in attached.cpus.clone() {
                     let scope = match &found {
-                        Found::Cgroup(group, true) => Scope::CgroupOn(group.raw(), cpu),
+                        FoundTarget::Cgroup(group, true) => Scope::CgroupOn(group.raw(), cpu),
                         _ => Scope::MachineOn(cpu),
                     };
                     let opened = attached.opening.open(rings, cpu, scope, 0);
@@ -104,7 +104,7 @@ impl Attached {
                 }
             }
         }
-        if let Found::Processes(roots) = &mut found {
+        if let FoundTarget::Processes(roots) = &mut found {
             let all_ended = Root::all_ended(roots, &processes);
             if all_ended && members.iter().all(|pid| !processes.lives(*pid)) {
                 let pid = roots[0].pid;
@@ -115,7 +115,7 @@ impl Attached {
         if let Coverage::Machine { .. } | Coverage::Turns { .. } = coverage {
             attached.opening.notes.push(coverage.to_string());
         }
-        if let Found::Cgroup(_, false) = found {
+        if let FoundTarget::Cgroup(_, false) = found {
             attached.opening.notes.push(
                 "the control group is observed process by process, and who joins it up to a second or \
                  more later: kernel.perf_event_paranoid 0 or CAP_PERFMON, and a group of the unified \
@@ -164,7 +164,7 @@ impl Attached {
     /// too; that shows in the records.
     fn open_threads(
         &mut self,
-        found: &Found,
+        found: &FoundTarget,
         window: &mut Window,
         rings: &mut Vec<CpuRing>,
     ) -> Result<Vec<u32>, Error> {
@@ -176,7 +176,7 @@ impl Attached {
             }
         }
         if !self.observed_any(rings)
-            && let Found::Processes(roots) = found
+            && let FoundTarget::Processes(roots) = found
         {
             return Err(Error::EndedMeanwhile { pid: roots[0].pid });
         }
@@ -319,7 +319,7 @@ impl Attached {
         let members = match (&self.coverage, &self.found) {
             // Events are inherited, or everybody has them.
             (Coverage::All | Coverage::Cgroup, _)
-            | (Coverage::EachThread { .. }, Found::Processes(_)) => Vec::new(),
+            | (Coverage::EachThread { .. }, FoundTarget::Processes(_)) => Vec::new(),
             _ => self.found.members(&self.processes),
         };
         match self.coverage {
@@ -370,22 +370,22 @@ impl Attached {
     pub fn ended(&mut self, follower: &Follower) -> bool {
         let processes = &self.processes;
         match &mut self.found {
-            Found::Processes(roots) => {
+            FoundTarget::Processes(roots) => {
                 let all = Root::all_ended(roots, processes);
                 all && !follower
                     .threads
                     .live_processes()
                     .any(|pid| processes.lives(pid))
             }
-            Found::Cgroup(group, _) => !group.exists(),
-            Found::All => false,
+            FoundTarget::Cgroup(group, _) => !group.exists(),
+            FoundTarget::All => false,
         }
     }
 
     /// Files that are readable once something has ended.
     pub fn handles(&self) -> Vec<libc::c_int> {
         match &self.found {
-            Found::Processes(roots) => roots.iter().filter_map(Root::handle).collect(),
+            FoundTarget::Processes(roots) => roots.iter().filter_map(Root::handle).collect(),
             _ => Vec::new(),
         }
     }
@@ -404,16 +404,16 @@ impl Attached {
 
 /// How the threads of `members` can be covered.
 fn coverage_of(
-    found: &Found,
+    found: &FoundTarget,
     members: &[u32],
     processes: &Processes,
     opening: &Opening,
     cpus: &[CpuId],
 ) -> Result<Coverage, Error> {
     match found {
-        Found::All => return Ok(Coverage::All),
-        Found::Cgroup(_, true) => return Ok(Coverage::Cgroup),
-        Found::Processes(_) | Found::Cgroup(..) => {}
+        FoundTarget::All => return Ok(Coverage::All),
+        FoundTarget::Cgroup(_, true) => return Ok(Coverage::Cgroup),
+        FoundTarget::Processes(_) | FoundTarget::Cgroup(..) => {}
     }
     let threads = members.iter().map(|pid| processes.threads(*pid).len());
     let room = Room {

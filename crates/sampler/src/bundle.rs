@@ -20,7 +20,7 @@ use crate::instruction::{Code, Decode};
 use crate::judge::Judge;
 use crate::pmu::{Form, Observation};
 use crate::record::{self, Body, Identifiers, Sample};
-use crate::source::{Facts, SourceWish, choose};
+use crate::source::{Facts, RequestedSource, choose};
 use crate::verdict::{REGISTERS, Registers, Verdict};
 use crate::{aarch64, x86_64};
 
@@ -168,14 +168,14 @@ pub fn replay(bundle: &PerfBundle) -> Result<ReplayedBundle, String> {
         .side
         .parse()
         .map_err(|_| "it names no side of samples")?;
-    let wishes = [
-        ("auto", SourceWish::Auto),
-        ("pmu", SourceWish::Pmu),
-        ("clock", SourceWish::Clock),
-        ("signal", SourceWish::Signal),
+    let requests = [
+        ("auto", RequestedSource::Auto),
+        ("pmu", RequestedSource::Pmu),
+        ("clock", RequestedSource::Clock),
+        ("signal", RequestedSource::Signal),
     ];
-    let choice = |wish| {
-        let chosen = choose(wish, &bundle.facts);
+    let choice = |requested| {
+        let chosen = choose(requested, &bundle.facts);
         chosen
             .map(|choice| choice.line)
             .map_err(|error| error.to_string())
@@ -200,7 +200,9 @@ pub fn replay(bundle: &PerfBundle) -> Result<ReplayedBundle, String> {
     }
     Ok(ReplayedBundle {
         architecture: bundle.architecture.clone(),
-        choices: wishes.map(|(name, wish)| (name, choice(wish))).into(),
+        choices: requests
+            .map(|(name, requested)| (name, choice(requested)))
+            .into(),
         sources,
     })
 }

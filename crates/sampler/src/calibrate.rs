@@ -7,6 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use nearpage_amount::{percent, time};
 use nearpage_perf_abi::{event, flag, header};
 use nearpage_recording::Source;
 
@@ -15,9 +16,9 @@ use crate::error::{Error, Refusal, UnknownSide};
 use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
 use crate::ring::Ring;
-use crate::sample_cost::{Came, Coming, TIME_MAX, cost_ns, gap_ns};
+use crate::sample_cost::{Interruption, Interruptions, TIME_MAX, cost_ns, gap_ns};
 use crate::signal::own::{OwnTimer, Ticks};
-use crate::source::SourceWish;
+use crate::source::RequestedSource;
 
 /// Where the instruction that a sample stands for is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,13 +142,13 @@ impl fmt::Display for Calibration {
             0 => write!(f, "{} (assumed: no samples)", self.side)?,
             samples => write!(
                 f,
-                "{} ({:.0} % of {samples} samples)",
+                "{} ({} of {samples} samples)",
                 self.side,
-                self.share * 100.0
+                percent(self.share.into())
             )?,
         }
         match self.sample_cost_ns {
-            Some(cost_ns) => write!(f, ", {:.1} µs a sample", cost_ns / 1e3),
+            Some(cost_ns) => write!(f, ", {} a sample", time(cost_ns)),
             None => f.write_str(", cost of a sample not measured"),
         }
     }
@@ -191,9 +192,9 @@ pub(crate) const LINE_BYTES: usize = 64;
 ///
 /// # Errors
 /// The clock is refused, and so are timers; or timers, where they are asked for.
-pub fn calibrate_for(wish: SourceWish) -> Result<Calibration, Error> {
-    match wish {
-        SourceWish::Signal => calibrate_signal(),
+pub fn calibrate_for(requested: RequestedSource) -> Result<Calibration, Error> {
+    match requested {
+        RequestedSource::Signal => calibrate_signal(),
         _ => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
     }
 }
@@ -329,17 +330,17 @@ impl Samples for Clock {
     }
 }
 
-impl Coming for Clock {
-    fn came(&mut self, _: u64) -> Came {
+impl Interruptions for Clock {
+    fn came(&mut self, _: u64) -> Interruption {
         let written = self.ring.written();
         match written == std::mem::replace(&mut self.written, written) {
-            true => Came::Nothing,
-            false => Came::Sample,
+            true => Interruption::Nothing,
+            false => Interruption::Sample,
         }
     }
 
-    fn otherwise(&self) -> Came {
-        Came::Nothing
+    fn otherwise(&self) -> Interruption {
+        Interruption::Nothing
     }
 }
 

@@ -63,7 +63,7 @@ pub enum Error {
     Unobservable {
         /// As it was given.
         pid: u32,
-        /// Why.
+        /// What stands in the way.
         reason: String,
     },
     /// It was there, and then it was not.

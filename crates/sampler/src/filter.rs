@@ -16,7 +16,7 @@ use crate::processes::Mapping;
 
 /// Accesses to keep; both lists empty: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct AccessSelection {
     /// To these addresses, in any process.
     pub ranges: Vec<Range<u64>>,
     /// To static objects and mappings of these names: a symbol, `[heap]`, the path or name of a
@@ -24,7 +24,7 @@ pub struct Wanted {
     pub objects: Vec<String>,
 }
 
-impl Wanted {
+impl AccessSelection {
     /// Is every access wanted?
     pub fn all(&self) -> bool {
         self.ranges.is_empty() && self.objects.is_empty()
@@ -50,23 +50,23 @@ impl Wanted {
 }
 
 /// A file and the symbols in it that are wanted.
-type Found = Option<Rc<(ElfFile, Vec<Symbol>)>>;
+type SymbolsOfFile = Option<Rc<(ElfFile, Vec<Symbol>)>>;
 
 /// Says of addresses whether they are wanted, as objects come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
-    wanted: Wanted,
+    wanted: AccessSelection,
     /// Wanted mappings and symbols of each process.
     mappings: FxHashMap<u32, Vec<Range<u64>>>,
     symbols: FxHashMap<u32, Vec<Range<u64>>>,
     /// By path and build-id.
-    files: FxHashMap<(String, Vec<u8>), Found>,
+    files: FxHashMap<(String, Vec<u8>), SymbolsOfFile>,
     /// Names of wanted objects that were there.
     seen: FxHashSet<String>,
 }
 
 impl Filter {
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: AccessSelection) -> Self {
         Self {
             wanted,
             ..Self::default()
@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn wanting(objects: &[&str]) -> Filter {
-        Filter::new(Wanted {
+        Filter::new(AccessSelection {
             ranges: Vec::new(),
             objects: objects.iter().map(|name| (*name).to_owned()).collect(),
         })
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn ranges_hold_in_any_process() {
-        let filter = Filter::new(Wanted {
+        let filter = Filter::new(AccessSelection {
             ranges: vec![0x1000..0x2000, 0x5000..0x5001],
             objects: Vec::new(),
         });

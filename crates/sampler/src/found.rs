@@ -14,7 +14,7 @@ use crate::target::Target;
 
 /// Whom to observe, found to be there.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum FoundTarget {
     Processes(Vec<Root>),
     /// Whether the kernel lets a control group be observed as such.
     Cgroup(Cgroup, bool),
@@ -30,7 +30,7 @@ pub(crate) struct Root {
     ended: bool,
 }
 
-impl Found {
+impl FoundTarget {
     /// Looks for the target; `None` for a command, which is not there yet.
     pub fn of(
         target: &Target,
@@ -167,7 +167,7 @@ mod tests {
         std::fs::write(group.join("cgroup.procs"), "").unwrap();
         let target = Target::Cgroup(group.clone());
         let processes = Processes::new(root.path());
-        let found = Found::of(&target, &processes, root.path());
+        let found = FoundTarget::of(&target, &processes, root.path());
         let found = found.unwrap().unwrap();
         assert!(found.still_there().is_ok());
         std::fs::remove_dir_all(&group).unwrap();

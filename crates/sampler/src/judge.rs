@@ -288,7 +288,7 @@ fn verdict(
              }| {
                 references.into_iter().map(move |reference| Template {
                     instruction,
-                    distance_bytes: (ip.wrapping_sub(instruction) as i64)
+                    skid_bytes: (ip.wrapping_sub(instruction) as i64)
                         .clamp(i8::MIN.into(), i8::MAX.into())
                         as i8,
                     kind: reference.kind,

@@ -152,7 +152,7 @@ pub use calibrate::{
     clock_opens,
 };
 pub use error::{Error, NoPreload, Refusal, UnknownSide, paranoid_level};
-pub use filter::Wanted;
+pub use filter::AccessSelection;
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 pub use governor::DEFAULT_MAX_OVERHEAD;
 pub use overhead::RateChange;
@@ -164,6 +164,6 @@ pub use sampler::{
     DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary, choose_source,
 };
 pub use signal::SignalLosses;
-pub use source::{Choice, SourceWish};
+pub use source::{Choice, RequestedSource};
 pub use target::Target;
 pub use threads::SampledThread;

@@ -9,7 +9,7 @@ use crate::error::{NoPreload, Refusal, paranoid_level};
 use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::ring::Ring;
 use crate::sampler::{Options, choose_source};
-use crate::source::SourceWish;
+use crate::source::RequestedSource;
 
 /// One thing that is there or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Finding {
 /// Tries each thing the sampler uses. `preload`: [`Options::preload`]; `proc_root` is `/proc` but in
 /// tests.
 pub fn probe(preload: &Result<(), NoPreload>, proc_root: &Path) -> Vec<Finding> {
-    let source = |subject, wish| source(subject, wish, preload, proc_root);
+    let source = |subject, requested| source(subject, requested, preload, proc_root);
     let open = |counted, kernel: bool| {
         let mut attributes = software_attributes(counted);
         attributes.sample_period = 1_000_000;
@@ -88,21 +88,21 @@ pub fn probe(preload: &Result<(), NoPreload>, proc_root: &Path) -> Vec<Finding> 
         Ok(_) => Finding::there("samples in the kernel", "allowed"),
         Err(refusal) => in_the_kernel(refusal, paranoid_level(proc_root)),
     });
-    findings.push(source("hardware samples (PMU)", SourceWish::Pmu));
-    findings.push(source("timer signals", SourceWish::Signal));
-    findings.push(source("record --source auto", SourceWish::Auto));
+    findings.push(source("hardware samples (PMU)", RequestedSource::Pmu));
+    findings.push(source("timer signals", RequestedSource::Signal));
+    findings.push(source("record --source auto", RequestedSource::Auto));
     findings
 }
 
 /// What `record` would take.
 fn source(
     subject: &'static str,
-    wish: SourceWish,
+    requested: RequestedSource,
     preload: &Result<(), NoPreload>,
     proc_root: &Path,
 ) -> Finding {
     let mut options = Options::new(Vec::<std::ffi::OsString>::new());
-    options.source = wish;
+    options.source = requested;
     options.preload.clone_from(preload);
     options.proc_root = proc_root.to_owned();
     match choose_source(&options) {

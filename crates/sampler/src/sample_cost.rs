@@ -44,7 +44,7 @@ pub(crate) fn gap_ns(rate_hz: f64) -> u64 {
 
 /// Something that comes while the calling thread works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum Interruption {
     Nothing,
     /// A tick of the kernel's, which would have come anyway, without a sample.
     Tick,
@@ -52,15 +52,15 @@ pub(crate) enum Came {
 }
 
 /// Samples of the calling thread, some milliseconds apart.
-pub(crate) trait Coming {
+pub(crate) trait Interruptions {
     /// What came since this was last called; `now_ns` is the time.
-    fn came(&mut self, now_ns: u64) -> Came;
+    fn came(&mut self, now_ns: u64) -> Interruption;
     /// What comes where there is no sample.
-    fn otherwise(&self) -> Came;
+    fn otherwise(&self) -> Interruption;
 }
 
 /// What a sample costs the calling thread; `None` where that could not be told in `time_max`.
-pub(crate) fn cost_ns(coming: &mut dyn Coming, time_max: Duration) -> Option<f64> {
+pub(crate) fn cost_ns(coming: &mut dyn Interruptions, time_max: Duration) -> Option<f64> {
     let begin_ns = now_ns();
     let otherwise = coming.otherwise();
     let mut windows = Real {
@@ -83,17 +83,17 @@ trait Windows {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     ns: f64,
-    came: Came,
+    came: Interruption,
     /// Something else had its turn on the CPU.
     switched_out: bool,
 }
 
-fn of_windows(windows: &mut dyn Windows, otherwise: Came) -> Option<f64> {
+fn of_windows(windows: &mut dyn Windows, otherwise: Interruption) -> Option<f64> {
     let (mut all, mut samples) = (Vec::new(), 0);
     while samples <= SAMPLES
         && let Some(window) = windows.next()
     {
-        samples += usize::from(window.came == Came::Sample && !window.switched_out);
+        samples += usize::from(window.came == Interruption::Sample && !window.switched_out);
         all.push(window);
     }
     let cost_ns = cost_of(&all, otherwise)?;
@@ -103,15 +103,15 @@ fn of_windows(windows: &mut dyn Windows, otherwise: Came) -> Option<f64> {
 /// By how much the windows around a sample, the one before it to the one after it, take longer than
 /// those around what comes `otherwise`. Before: a tick begins earlier than anybody hears of it; after:
 /// what was thrown out has to be fetched again.
-fn cost_of(windows: &[Window], otherwise: Came) -> Option<f64> {
-    let around = |came: Came| {
+fn cost_of(windows: &[Window], otherwise: Interruption) -> Option<f64> {
+    let around = |came: Interruption| {
         let near = windows
             .windows(3)
             .filter(|near| near[1].came == came && near.iter().all(|window| !window.switched_out));
         near.map(|near| near.iter().map(|window| window.ns).sum())
             .collect::<Vec<f64>>()
     };
-    let (samples, others) = (around(Came::Sample), around(otherwise));
+    let (samples, others) = (around(Interruption::Sample), around(otherwise));
     let enough = samples.len() >= SAMPLES_MIN && others.len() >= SAMPLES_MIN;
     Some(lower_quartile(samples)? - lower_quartile(others)?).filter(|_| enough)
 }
@@ -123,7 +123,7 @@ fn lower_quartile(mut values: Vec<f64>) -> Option<f64> {
 
 /// Windows of this thread.
 struct Real<'a> {
-    coming: &'a mut dyn Coming,
+    coming: &'a mut dyn Interruptions,
     work: Work,
     /// How often the thread had been switched out.
     switches: i64,
@@ -251,18 +251,18 @@ mod tests {
 
         fn measured_ns(&mut self) -> Option<f64> {
             let otherwise = match self.by_ticks {
-                true => Came::Tick,
-                false => Came::Nothing,
+                true => Interruption::Tick,
+                false => Interruption::Nothing,
             };
             self.left = 3_000;
             of_windows(self, otherwise)
         }
 
-        fn came(&self, window: usize) -> Came {
+        fn came(&self, window: usize) -> Interruption {
             match (window.is_multiple_of(self.every), self.by_ticks) {
-                (false, _) => Came::Nothing,
-                (true, true) if (window / self.every).is_multiple_of(2) => Came::Tick,
-                (true, _) => Came::Sample,
+                (false, _) => Interruption::Nothing,
+                (true, true) if (window / self.every).is_multiple_of(2) => Interruption::Tick,
+                (true, _) => Interruption::Sample,
             }
         }
     }
@@ -273,15 +273,15 @@ mod tests {
             self.windows += 1;
             let mut ns = BARE_NS + self.below(600) as f64;
             let came = self.came(self.windows);
-            ns += if came == Came::Sample {
+            ns += if came == Interruption::Sample {
                 self.cost_ns
             } else {
                 0.0
             };
             // A tick is heard of late.
-            let tick = self.by_ticks && self.came(self.windows + 1) != Came::Nothing;
+            let tick = self.by_ticks && self.came(self.windows + 1) != Interruption::Nothing;
             ns += if tick { TICK_NS } else { 0.0 };
-            let after = self.came(self.windows - 1) == Came::Sample;
+            let after = self.came(self.windows - 1) == Interruption::Sample;
             ns += if after { self.after_ns } else { 0.0 };
             let switched_out = self.below(100) < self.switched;
             if switched_out {
@@ -361,14 +361,14 @@ mod tests {
                 .iter()
                 .map(|&(ns, came)| Window {
                     ns,
-                    came: [Came::Nothing, Came::Tick, Came::Sample][usize::from(came)],
+                    came: [Interruption::Nothing, Interruption::Tick, Interruption::Sample][usize::from(came)],
                     switched_out: false,
                 })
                 .collect();
             let inner = windows.get(1..windows.len().saturating_sub(1)).unwrap_or_default();
-            for otherwise in [Came::Nothing, Came::Tick] {
+            for otherwise in [Interruption::Nothing, Interruption::Tick] {
                 let many = |came| inner.iter().filter(|window| window.came == came).count() >= SAMPLES_MIN;
-                let expected = many(Came::Sample) && many(otherwise);
+                let expected = many(Interruption::Sample) && many(otherwise);
                 prop_assert_eq!(cost_of(&windows, otherwise).is_some(), expected);
             }
         }

@@ -18,7 +18,7 @@ use crate::ring::Ring;
 
 /// The source asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SourceWish {
+pub enum RequestedSource {
     /// The best that works: the PMU, else the clock, else signals.
     #[default]
     Auto,
@@ -116,7 +116,7 @@ pub struct Choice {
 const OTHER_FILES: u64 = 16;
 
 /// Chooses a source; where none works, the error says of each why.
-pub(crate) fn choose(wish: SourceWish, facts: &Facts) -> Result<Choice, Error> {
+pub(crate) fn choose(requested: RequestedSource, facts: &Facts) -> Result<Choice, Error> {
     let pmu = pmu_works(facts);
     let clock = clock_works(facts);
     let signal = signal_works(facts);
@@ -129,20 +129,20 @@ pub(crate) fn choose(wish: SourceWish, facts: &Facts) -> Result<Choice, Error> {
         })
     };
     let none = |line| Err(Error::NoSource(line));
-    match wish {
-        SourceWish::Pmu => match pmu {
+    match requested {
+        RequestedSource::Pmu => match pmu {
             Ok(events) => found(Source::Pmu, source_pmu(events)),
             Err(why) => none(format!("source pmu: {why}")),
         },
-        SourceWish::Clock => match clock {
+        RequestedSource::Clock => match clock {
             Ok(()) => found(Source::Clock, "source clock".to_owned()),
             Err(why) => none(format!("source clock: {why}")),
         },
-        SourceWish::Signal => match signal {
+        RequestedSource::Signal => match signal {
             Ok(()) => found(Source::Signal, "source signal".to_owned()),
             Err(why) => none(format!("source signal: {why}")),
         },
-        SourceWish::Auto => match (pmu, clock, signal) {
+        RequestedSource::Auto => match (pmu, clock, signal) {
             (Ok(events), ..) => found(Source::Pmu, source_pmu(events)),
             (Err(why), Ok(()), _) => found(Source::Clock, format!("source clock, not pmu: {why}")),
             (Err(pmu), Err(clock), Ok(())) => found(

@@ -78,7 +78,7 @@ pub(crate) struct Template {
     pub instruction: u64,
     /// From the sampled instruction pointer back to it; jumps between them may make this more than
     /// an `i8` holds, then it is as far as that goes.
-    pub distance_bytes: i8,
+    pub skid_bytes: i8,
     pub kind: AccessKind,
     /// Recovers address registers that were overwritten since.
     pub steps: Box<[Step]>,

@@ -6,7 +6,7 @@ use std::io;
 use std::process::Command;
 
 use nearpage_recording::{Access, Event};
-use nearpage_sampler::{Calibration, Error, Options, Sampler, Sink, SourceWish, Target};
+use nearpage_sampler::{Calibration, Error, Options, RequestedSource, Sampler, Sink, Target};
 
 struct Nothing;
 
@@ -33,7 +33,7 @@ fn a_process_that_ends_meanwhile_is_said_to_have() {
     fs::write(process.join("status"), format!("Tgid:\t{pid}\nUid:\t0\n")).unwrap();
     let mut options = Options::new(Target::Processes(vec![pid]));
     options.proc_root = root.path().to_owned();
-    options.source = SourceWish::Clock;
+    options.source = RequestedSource::Clock;
     options.calibration = Some(Calibration::default());
     match Sampler::start(&options).and_then(|sampler| sampler.run(&mut Nothing)) {
         Err(error @ Error::EndedMeanwhile { .. }) => assert_eq!(

@@ -7,7 +7,9 @@ use std::io;
 use std::path::Path;
 
 use nearpage_recording::{Access, AccessKind, Event, Level, Source};
-use nearpage_sampler::{Error, Options, PmuOptions, Sampler, Sink, SourceWish, State, Summary};
+use nearpage_sampler::{
+    Error, Options, PmuOptions, RequestedSource, Sampler, Sink, State, Summary,
+};
 
 #[derive(Default)]
 struct Kept {
@@ -59,7 +61,7 @@ fn fake_sys(events: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
-fn options(sys: &Path, source: SourceWish, min_latency_cycles: u32) -> Options {
+fn options(sys: &Path, source: RequestedSource, min_latency_cycles: u32) -> Options {
     let mut options = Options::new(["sh", "-c", ": $(:)"].map(Into::into).to_vec());
     options.sys_root = sys.to_owned();
     options.source = source;
@@ -91,7 +93,7 @@ fn samples_of_all_events_become_accesses_of_their_threads() {
         ("mem-stores", "event=5"),
     ];
     let sys = fake_sys(&events);
-    let (kept, summary, choice) = record(&options(sys.path(), SourceWish::Auto, 0));
+    let (kept, summary, choice) = record(&options(sys.path(), RequestedSource::Auto, 0));
     assert_eq!(choice.source, Source::Pmu);
     assert_eq!(
         choice.line,
@@ -127,7 +129,7 @@ fn samples_of_all_events_become_accesses_of_their_threads() {
 #[test]
 fn quick_loads_are_left_out_and_stores_are_not() {
     let sys = fake_sys(&[("mem-loads", "event=2"), ("mem-stores", "event=5")]);
-    let (kept, summary, _) = record(&options(sys.path(), SourceWish::Pmu, 30));
+    let (kept, summary, _) = record(&options(sys.path(), RequestedSource::Pmu, 30));
     assert!(!kept.accesses.is_empty());
     assert!(kept.accesses.iter().all(|a| a.kind == AccessKind::Store));
     let compute: u64 = summary.threads.iter().map(|t| t.counts.compute).sum();
@@ -138,7 +140,7 @@ fn quick_loads_are_left_out_and_stores_are_not() {
 fn an_event_that_is_listed_and_refused_is_no_reason_to_fail() {
     // The kernel knows no such software event.
     let sys = fake_sys(&[("mem-loads", "event=200")]);
-    let (_, summary, choice) = record(&options(sys.path(), SourceWish::Auto, 30));
+    let (_, summary, choice) = record(&options(sys.path(), RequestedSource::Auto, 30));
     assert_eq!(
         (choice.source, summary.counting_share),
         (Source::Clock, 1.0)
@@ -148,7 +150,7 @@ fn an_event_that_is_listed_and_refused_is_no_reason_to_fail() {
         "source clock, not pmu: cpu/mem-loads,ldlat=30/ is listed and refused (ENOENT): \
          hypervisors do so that pass on a part of the PMU"
     );
-    let refused = Sampler::start(&options(sys.path(), SourceWish::Pmu, 30));
+    let refused = Sampler::start(&options(sys.path(), RequestedSource::Pmu, 30));
     let Err(Error::NoSource(line)) = refused.map(drop) else {
         panic!()
     };

@@ -5,6 +5,7 @@ mod help;
 mod pages;
 
 use nearpage_machine::several;
+use nearpage_report::emphasis::{SHARE_BAD, SHARE_DOUBTFUL};
 use nearpage_report::shorten;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -22,7 +23,7 @@ pub use head::clock;
 const HEIGHT_WITH_OUTPUT: u16 = 18;
 
 /// What is drawn besides the model.
-pub struct Beside<'a> {
+pub struct CommandOutput<'a> {
     /// The last lines that the command printed; `None`: there is no command, or its output goes elsewhere.
     pub output: Option<&'a [String]>,
 }
@@ -40,14 +41,14 @@ fn dim() -> Style {
 /// A share of remote accesses or lost time: the more, the louder.
 fn alarm(share: f64) -> Style {
     match share {
-        s if s >= 0.5 => Style::new().fg(Color::Red),
-        s if s >= 0.2 => Style::new().fg(Color::Yellow),
+        s if s >= SHARE_BAD => Style::new().fg(Color::Red),
+        s if s >= SHARE_DOUBTFUL => Style::new().fg(Color::Yellow),
         _ => Style::new(),
     }
 }
 
 /// Draws all of it.
-pub fn draw(frame: &mut Frame, model: &Model, view: &mut View, beside: &Beside) {
+pub fn draw(frame: &mut Frame, model: &Model, view: &mut View, beside: &CommandOutput) {
     let held = view.held.take();
     let shown = held.as_deref().unwrap_or(model);
     let area = frame.area();
@@ -87,7 +88,13 @@ pub fn draw(frame: &mut Frame, model: &Model, view: &mut View, beside: &Beside) 
     view.held = held;
 }
 
-fn draw_place(frame: &mut Frame, body: Rect, model: &Model, view: &mut View, beside: &Beside) {
+fn draw_place(
+    frame: &mut Frame,
+    body: Rect,
+    model: &Model,
+    view: &mut View,
+    beside: &CommandOutput,
+) {
     let listing = view.listing(model);
     match view.level().place.clone() {
         Place::Processes | Place::Process(_) | Place::Decisions(_) => {

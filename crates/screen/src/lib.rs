@@ -38,8 +38,8 @@ pub use listing::table;
 pub use model::{Kind, Model, Process, Subject, Sums};
 pub use tty::{is_ours, leave, leave_on_signals};
 
-use draw::{Beside, draw};
-use view::{Asked, Started, View};
+use draw::{CommandOutput, draw};
+use view::{KeyOutcome, Started, View};
 
 /// Keys are waited for so long before the model is looked at again.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -185,7 +185,7 @@ fn draw_all<B: Backend>(
     view: &mut View,
     output: Option<&[String]>,
 ) -> Result<(), B::Error> {
-    terminal.draw(|frame| draw(frame, model, view, &Beside { output }))?;
+    terminal.draw(|frame| draw(frame, model, view, &CommandOutput { output }))?;
     Ok(())
 }
 
@@ -201,7 +201,7 @@ fn take_events(shared: &Shared, view: &mut View) -> bool {
             && key.kind != KeyEventKind::Release
         {
             let model = shared.model();
-            if view.key(key, &model) == Asked::End {
+            if view.key(key, &model) == KeyOutcome::End {
                 // As Ctrl-C does; the sampler passes it on to a command.
                 // SAFETY: no pointers.
                 unsafe { libc::kill(libc::getpid(), libc::SIGINT) };

@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use nearpage_report::{bytes, count, percent, width};
+use nearpage_amount::{bytes, count, percent};
+use nearpage_report::width;
 
 use crate::mappings::{Mapping, mapping_of, objects};
 use crate::model::{Decision, Kind, Model, Process};

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use nearpage_amount::bytes;
 use nearpage_files::{MapsLine, bytes_to_text, memory_folder, read};
-use nearpage_report::{bytes, printable};
+use nearpage_report::printable;
 
 use crate::model::{Model, PageSamples};
 

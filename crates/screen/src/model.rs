@@ -148,7 +148,7 @@ impl Process {
     fn take(&mut self, logged: &LoggedProcess, now: Sums, length: Duration, dry_run: bool) {
         self.name = printable(&logged.name);
         self.stage = stage(logged, dry_run);
-        self.wanted = logged.wished;
+        self.wanted = logged.requested;
         self.outcomes.add(&logged.outcomes);
         self.now = now;
         self.cpus = now.cpu_ns / (length.as_nanos() as f64).max(1.0);
@@ -315,7 +315,7 @@ impl Model {
             imbalance: report.imbalance(),
             traffic: report.traffic.clone(),
             moved: report.outcomes.moved,
-            wanted: entry.processes.iter().map(|one| one.wished).sum(),
+            wanted: entry.processes.iter().map(|one| one.requested).sum(),
         };
         push(&mut self.local, report.local_share(), HISTORY);
         self.take_pages(entry);

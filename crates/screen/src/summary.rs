@@ -1,8 +1,9 @@
 //! What remains on the terminal when the screen is gone.
 
+use nearpage_amount::{bytes, percent, time};
 use nearpage_live::not_moved;
 use nearpage_machine::several;
-use nearpage_report::{bytes, percent, shorten, time, width};
+use nearpage_report::{shorten, width};
 
 use crate::draw::clock;
 use crate::model::{Kind, Model, Process, Sums};

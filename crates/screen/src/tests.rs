@@ -12,7 +12,7 @@ use ratatui::backend::TestBackend;
 use crate::mappings::Mapping;
 use crate::model::{Kind, Model, Subject};
 use crate::summary::summary;
-use crate::view::{Asked, Mode, Started, View};
+use crate::view::{KeyOutcome, Mode, Started, View};
 use crate::{draw_all, listing};
 
 const NODES: u16 = 4;
@@ -53,7 +53,7 @@ fn process(pid: u32, name: &str, local: u64, accesses: u64) -> LoggedProcess {
         lost_per_1000: 400,
         local_per_1000: (1000 * local / accesses.max(1)) as u32,
         accesses,
-        wished: accesses / 10,
+        requested: accesses / 10,
         replications_interleaved: 0,
         moved_back: false,
         threads_pinned: 0,
@@ -185,8 +185,8 @@ impl Looked {
         }
     }
 
-    fn press(&mut self, keys: &str) -> Asked {
-        let mut asked = Asked::Nothing;
+    fn press(&mut self, keys: &str) -> KeyOutcome {
+        let mut asked = KeyOutcome::Nothing;
         for key in keys.chars() {
             let code = match key {
                 '\n' => KeyCode::Enter,
@@ -327,12 +327,12 @@ fn what_is_held_stays_as_it_was() {
 #[test]
 fn a_command_ends_only_when_that_is_meant() {
     let mut looked = Looked::at(Kind::Live);
-    assert_eq!(looked.press("q"), Asked::Nothing);
+    assert_eq!(looked.press("q"), KeyOutcome::Nothing);
     assert!(looked.drawn(80, 20).contains("End the command, too?"));
-    assert_eq!(looked.press("n"), Asked::Nothing);
-    assert_eq!(looked.press("qy"), Asked::End);
+    assert_eq!(looked.press("n"), KeyOutcome::Nothing);
+    assert_eq!(looked.press("qy"), KeyOutcome::End);
     let mut attached = Looked::at(Kind::Top);
-    assert_eq!(attached.press("q"), Asked::End);
+    assert_eq!(attached.press("q"), KeyOutcome::End);
 }
 
 #[test]

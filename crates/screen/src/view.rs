@@ -33,7 +33,7 @@ pub enum Place {
 /// A place, and what of it is looked at.
 #[derive(Clone, Debug)]
 pub struct Level {
-    /// Where.
+    /// What it lists.
     pub place: Place,
     /// How its rows are ordered, and which are shown.
     pub order: Order,
@@ -91,7 +91,7 @@ pub enum Mode {
 
 /// What a key asks for beyond the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum KeyOutcome {
     /// Nothing.
     Nothing,
     /// The watching ends, and the command that was started for it.
@@ -207,19 +207,19 @@ impl View {
     }
 
     /// A key was pressed.
-    pub fn key(&mut self, key: KeyEvent, model: &Model) -> Asked {
+    pub fn key(&mut self, key: KeyEvent, model: &Model) -> KeyOutcome {
         match self.mode {
             Mode::Filtering => self.filter(key),
             Mode::Help => self.mode = Mode::Looking,
             Mode::Ending => {
                 self.mode = Mode::Looking;
                 if matches!(key.code, KeyCode::Char('y' | 'Y') | KeyCode::Enter) {
-                    return Asked::End;
+                    return KeyOutcome::End;
                 }
             }
             Mode::Looking => return self.look(key, model),
         }
-        Asked::Nothing
+        KeyOutcome::Nothing
     }
 
     fn filter(&mut self, key: KeyEvent) {
@@ -238,7 +238,7 @@ impl View {
         }
     }
 
-    fn look(&mut self, key: KeyEvent, model: &Model) -> Asked {
+    fn look(&mut self, key: KeyEvent, model: &Model) -> KeyOutcome {
         let held = self.held.take();
         let shown = held.as_deref().unwrap_or(model);
         let listing = self.listing(shown);
@@ -272,14 +272,14 @@ impl View {
             KeyCode::Char('?') | KeyCode::F(1) => self.mode = Mode::Help,
             KeyCode::Char('q') => {
                 if !self.has_command {
-                    return Asked::End;
+                    return KeyOutcome::End;
                 }
                 self.mode = Mode::Ending;
             }
             _ => (),
         }
         self.held = is_held.then(|| held.unwrap_or_else(|| Box::new(model.clone())));
-        Asked::Nothing
+        KeyOutcome::Nothing
     }
 
     /// A filter is taken back first.

@@ -50,13 +50,13 @@ mod block_naive;
 mod error;
 mod figures;
 mod interconnect;
-mod looked_after;
 mod modified_lines;
 mod movements;
 mod options;
 mod outcome;
 mod page_counts;
 mod pages;
+mod plan_with_online_migration;
 mod policy;
 mod post_facto;
 mod prefetching;
@@ -71,6 +71,7 @@ mod thread;
 mod timeline;
 mod tournament;
 mod trace;
+mod watched;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,22 +79,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nearpage_machine::{Machine, Timing};
 use nearpage_online::{
     AdaptiveTrigger, Auto, Carrefour, Initial, KernelBalancing, MemoryTimes, MigrateReplicate,
-    OnlinePolicy, Planned, PlannedPhase, PushPull, ReplicateOnFirstTouch, Setting, Wish,
+    OnlinePolicy, Planned, PlannedChange, PlannedPhase, PushPull, ReplicateOnFirstTouch, Setting,
 };
 
 pub use error::Error;
 pub use movements::{Movement, MovementKind, Movements, PageExtent};
 pub use options::{Copy, EVERY_SAMPLED, Flush, Information, Job, NUMBERS, Options, Pages};
 pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
-pub use policy::{Halves, Home, PhaseHomes, PlanHomes, Policy};
+pub use policy::{Halves, Home, PhaseHomes, PlanHomes, SimulatedPolicy};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
 pub use timeline::{Part, Timeline};
 pub use trace::{FilePage, MemoryTrace, StepSource, ThreadSteps, Trace, is_marked};
+pub use watched::Watched;
 
 use figures::Figures;
-use looked_after::LookedAfter;
-use replay::{Distances, Replay, Still};
+use plan_with_online_migration::PlanWithOnlineMigration;
+use replay::{Distances, Replay, StaticPlacement};
 
 /// Replays `trace` on `machine` once for each job, on at most `workers` threads; results in the order
 /// of the jobs.
@@ -180,17 +182,21 @@ fn simulate_one(
         homes,
     };
     match &job.policy {
-        Policy::Homes { plan, .. }
-            if plan.live.is_some()
+        SimulatedPolicy::Homes { plan, .. }
+            if plan.online_migration.is_some()
                 || !plan.phases.is_empty()
-                || plan.homes.iter().any(|home| wish(home) != Wish::Nothing) =>
+                || plan
+                    .homes
+                    .iter()
+                    .any(|home| change(home) != PlannedChange::Nothing) =>
         {
             run.under_plan(plan, setting)
         }
-        Policy::Static(_) | Policy::PostFacto | Policy::BlockNaive | Policy::Homes { .. } => {
-            run.under::<_, false>(Still)
-        }
-        Policy::MigrateReplicate {
+        SimulatedPolicy::Static(_)
+        | SimulatedPolicy::PostFacto
+        | SimulatedPolicy::BlockNaive
+        | SimulatedPolicy::Homes { .. } => run.under::<_, false>(StaticPlacement),
+        SimulatedPolicy::MigrateReplicate {
             thresholds,
             halves,
             adaptive,
@@ -206,18 +212,20 @@ fn simulate_one(
                 true => run.under::<_, true>(AdaptiveTrigger::new(policy)),
             }
         }
-        Policy::ReplicateOnFirstTouch => run.under::<_, true>(ReplicateOnFirstTouch::new(&setting)),
-        Policy::PushPull(monitor, parameters) => {
+        SimulatedPolicy::ReplicateOnFirstTouch => {
+            run.under::<_, true>(ReplicateOnFirstTouch::new(&setting))
+        }
+        SimulatedPolicy::PushPull(monitor, parameters) => {
             run.under::<_, true>(PushPull::new(*monitor, parameters, &setting)?)
         }
-        Policy::Auto(parameters) => {
+        SimulatedPolicy::Auto(parameters) => {
             let auto = Auto::new(parameters, &setting, Some(&run.memory_times()))?;
             run.under::<_, true>(auto)
         }
-        Policy::Carrefour(parameters) => {
+        SimulatedPolicy::Carrefour(parameters) => {
             run.under::<_, true>(Carrefour::new(parameters, &setting)?)
         }
-        Policy::KernelBalancing(parameters) => {
+        SimulatedPolicy::KernelBalancing(parameters) => {
             let nodes = machine.nodes.iter();
             let cpus: Vec<u32> = nodes
                 .map(|node| node.cpus.as_slice().len() as u32)
@@ -236,7 +244,7 @@ fn first_homes(
     job: &Job,
 ) -> Result<Option<Vec<Option<u16>>>, Error> {
     Ok(match &job.policy {
-        Policy::PostFacto => {
+        SimulatedPolicy::PostFacto => {
             // Which misses of one thread come after another's marker, only a replay tells.
             let misses = match job.schedule.moves_threads() || trace.may_be_marked() {
                 false => post_facto::traced(trace, figures)?,
@@ -244,8 +252,8 @@ fn first_homes(
             };
             Some(post_facto::homes(&misses, figures, &timing.latency_ns))
         }
-        Policy::BlockNaive => Some(block_naive::homes(trace, figures)),
-        Policy::Homes { plan, .. } => {
+        SimulatedPolicy::BlockNaive => Some(block_naive::homes(trace, figures)),
+        SimulatedPolicy::Homes { plan, .. } => {
             let node = |home: &Option<Home>| match home {
                 Some(Home::Node(node)) => Some(*node),
                 Some(Home::Copies | Home::Later(_) | Home::Parallel(_)) | None => None,
@@ -266,7 +274,7 @@ fn watched(
 ) -> Result<post_facto::Misses, Error> {
     let mut misses = vec![0; trace.pages() * figures.nodes];
     let mut job = job.clone();
-    job.policy = Policy::Static(Initial::FirstTouch);
+    job.policy = SimulatedPolicy::Static(Initial::FirstTouch);
     (job.options.information, job.options.every) = (Information::Cache, 1);
     job.options.movements_max = 0;
     let run = Run {
@@ -281,22 +289,22 @@ fn watched(
 }
 
 /// What a plan wants of a page beyond its first home.
-fn wish(home: &Option<Home>) -> Wish {
+fn change(home: &Option<Home>) -> PlannedChange {
     match home {
-        Some(Home::Copies) => Wish::Copies,
-        Some(Home::Later(node)) => Wish::Later(*node),
-        Some(Home::Parallel(node)) => Wish::Parallel(*node),
-        Some(Home::Node(_)) | None => Wish::Nothing,
+        Some(Home::Copies) => PlannedChange::Copies,
+        Some(Home::Later(node)) => PlannedChange::Later(*node),
+        Some(Home::Parallel(node)) => PlannedChange::Parallel(*node),
+        Some(Home::Node(_)) | None => PlannedChange::Nothing,
     }
 }
 
 /// The same from when a phase begins.
-fn wish_then(home: &Option<Home>) -> Wish {
+fn change_in_phase(home: &Option<Home>) -> PlannedChange {
     match home {
-        Some(Home::Copies) => Wish::Copies,
-        Some(Home::Node(node)) => Wish::Next(Some(*node)),
-        Some(Home::Later(node) | Home::Parallel(node)) => Wish::Next(*node),
-        None => Wish::Nothing,
+        Some(Home::Copies) => PlannedChange::Copies,
+        Some(Home::Node(node)) => PlannedChange::Next(Some(*node)),
+        Some(Home::Later(node) | Home::Parallel(node)) => PlannedChange::Next(*node),
+        None => PlannedChange::Nothing,
     }
 }
 
@@ -313,22 +321,27 @@ impl Run<'_> {
     /// A plan that moves or copies pages while the program runs.
     fn under_plan(self, plan: &PlanHomes, setting: Setting) -> Result<Outcome, Error> {
         let pages = setting.pages;
-        let mut wishes: Vec<Wish> = plan.homes.iter().map(wish).collect();
+        let mut changes: Vec<PlannedChange> = plan.homes.iter().map(change).collect();
         // A plan may be of fewer pages.
-        wishes.resize(pages, Wish::Nothing);
+        changes.resize(pages, PlannedChange::Nothing);
         let phases = plan.phases.iter().map(|phase| PlannedPhase {
             entry: phase.entry.clone(),
-            wishes: phase.homes.iter().take(pages).map(wish_then).collect(),
+            changes: phase
+                .homes
+                .iter()
+                .take(pages)
+                .map(change_in_phase)
+                .collect(),
             threads: phase.threads.clone(),
         });
-        let planned = Planned::new(wishes, phases.collect(), setting.memory_nodes);
-        let Some(parameters) = &plan.live else {
+        let planned = Planned::new(changes, phases.collect(), setting.memory_nodes);
+        let Some(parameters) = &plan.online_migration else {
             return self.under::<_, true>(planned);
         };
         let every = EVERY_SAMPLED;
         let setting = Setting { every, ..setting };
         let auto = Auto::new(parameters, &setting, Some(&self.memory_times()))?;
-        self.under::<_, true>(LookedAfter {
+        self.under::<_, true>(PlanWithOnlineMigration {
             planned,
             auto,
             shown: Distances::new(every, setting.nodes, setting.seed),
@@ -371,7 +384,7 @@ mod memory_tests {
     #[test]
     fn few_replays_at_once_where_there_are_many_pages() {
         let jobs = ["first-touch", "migrate-replicate"]
-            .map(|name| Job::new(Policy::from_name(name).expect(name)));
+            .map(|name| Job::new(SimulatedPolicy::from_name(name).expect(name)));
         // 64 bytes a page and replay: 3 Mi pages fill 192 MiB.
         assert_eq!(jobs[1].bytes_a_page(8), 64);
         assert_eq!(at_once(1 << 20, &jobs, 8), 4);

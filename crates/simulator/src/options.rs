@@ -1,4 +1,4 @@
-//! What to simulate: a policy ([`Policy`]), where pages start, what the policy is shown, how pages are moved.
+//! What to simulate: a policy ([`SimulatedPolicy`]), where pages start, what the policy is shown, how pages are moved.
 
 mod effects;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nearpage_online::{Initial, Parameter, ParameterError};
 
 use self::effects::{OF_PAGES, OF_STEPS, OF_VIEW};
-use crate::policy::{Home, Policy};
+use crate::policy::{Home, SimulatedPolicy};
 use crate::schedule::Schedule;
 
 /// What a policy is shown of the misses (Verghese §7).
@@ -76,7 +76,7 @@ pub enum Copy {
 /// Which pages rules and policies place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
-    /// All.
+    /// All pages.
     #[default]
     All,
     /// Those of the heap, of own mappings and of own static data that several threads use: what ARS distributes, monitors and
@@ -202,7 +202,7 @@ pub const NUMBERS: [Parameter; 8] = [
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// The policy.
-    pub policy: Policy,
+    pub policy: SimulatedPolicy,
     /// Where pages start; absent: first touch, and for static policies where these put them.
     pub initial: Option<Initial>,
     /// How it is run.
@@ -215,10 +215,10 @@ pub struct Job {
 
 impl Job {
     /// With everything as published.
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: SimulatedPolicy) -> Self {
         let (information, every) = match policy {
             // It is to do with samples.
-            Policy::Auto(_) => (Information::Cache, EVERY_SAMPLED),
+            SimulatedPolicy::Auto(_) => (Information::Cache, EVERY_SAMPLED),
             _ if policy.asks() => (Information::Asked, 1),
             _ => (Information::Cache, 1),
         };
@@ -237,11 +237,11 @@ impl Job {
 
     /// With the defaults of a machine of so many nodes.
     pub(crate) fn on(&self, nodes: usize) -> Cow<'_, Self> {
-        let Policy::PushPull(monitor, parameters) = self.policy else {
+        let SimulatedPolicy::PushPull(monitor, parameters) = self.policy else {
             return Cow::Borrowed(self);
         };
         Cow::Owned(Self {
-            policy: Policy::PushPull(monitor, parameters.on(monitor, nodes)),
+            policy: SimulatedPolicy::PushPull(monitor, parameters.on(monitor, nodes)),
             ..self.clone()
         })
     }
@@ -275,7 +275,7 @@ impl Job {
         let one_of =
             |words: &str| ParameterError(format!("{name}={value}: expected one of {words}"));
         match name {
-            "source" if matches!(self.policy, Policy::KernelBalancing(_)) => {
+            "source" if matches!(self.policy, SimulatedPolicy::KernelBalancing(_)) => {
                 // It has nothing to go by but its own hinting faults.
                 return Ok(false);
             }
@@ -333,7 +333,7 @@ impl Job {
                 ..
             } = self.options;
             let every = match self.policy {
-                Policy::Homes { .. } => EVERY_SAMPLED,
+                SimulatedPolicy::Homes { .. } => EVERY_SAMPLED,
                 _ => every,
             };
             parameters.push(("source", information.word(every).to_owned()));
@@ -399,44 +399,46 @@ impl Job {
         // Misses by node; who mapped it, and what was in use.
         let moved = entry + 2 * nodes + mapped + used;
         match self.policy {
-            Policy::Static(_) => entry,
+            SimulatedPolicy::Static(_) => entry,
             // A home.
-            Policy::BlockNaive => entry + 4,
+            SimulatedPolicy::BlockNaive => entry + 4,
             // Counts by node, then a home.
-            Policy::PostFacto => entry + 4 + 4 * nodes,
+            SimulatedPolicy::PostFacto => entry + 4 + 4 * nodes,
             // The same for each phase, and what is wanted then.
-            Policy::Homes { ref plan, .. } => {
+            SimulatedPolicy::Homes { ref plan, .. } => {
                 let phases = 2 * size_of::<Option<Home>>() as u64 * plan.phases.len() as u64;
                 // What `auto` has.
-                let live = plan.live.map_or(0, |_| 6 + 2 * nodes);
-                moved + 4 + 4 * nodes + phases + live
+                let online_migration = plan.online_migration.map_or(0, |_| 6 + 2 * nodes);
+                moved + 4 + 4 * nodes + phases + online_migration
             }
             // A row of counters.
-            Policy::MigrateReplicate { .. } => moved + (8 + 2 * nodes).next_multiple_of(32),
-            Policy::ReplicateOnFirstTouch => moved + 1,
+            SimulatedPolicy::MigrateReplicate { .. } => {
+                moved + (8 + 2 * nodes).next_multiple_of(32)
+            }
+            SimulatedPolicy::ReplicateOnFirstTouch => moved + 1,
             // Its place and home, counts by node, migrations.
-            Policy::PushPull(..) => moved + 24 + 4 * nodes + 4,
+            SimulatedPolicy::PushPull(..) => moved + 24 + 4 * nodes + 4,
             // Row of its samples, collapses, who replicated it and whether it is, stale copies.
-            Policy::Carrefour(_) => moved + 4 + 4 + 2 + 1 + 8,
+            SimulatedPolicy::Carrefour(_) => moved + 4 + 4 + 2 + 1 + 8,
             // Its state, counts by node.
-            Policy::Auto(_) => moved + 6 + 2 * nodes,
+            SimulatedPolicy::Auto(_) => moved + 6 + 2 * nodes,
             // In its process, last fault, unmapped for the policy and for the replay.
-            Policy::KernelBalancing(_) => moved + 16 + 12 + 2,
+            SimulatedPolicy::KernelBalancing(_) => moved + 16 + 12 + 2,
         }
     }
 
     /// The rule that pages start by.
     pub(crate) fn rule(&self) -> Initial {
         match self.policy {
-            Policy::Static(rule) => rule,
+            SimulatedPolicy::Static(rule) => rule,
             _ => self.initial.unwrap_or_default(),
         }
     }
 
     fn start(&self) -> &str {
         match &self.policy {
-            Policy::PostFacto => "post-facto",
-            Policy::BlockNaive => "block-naive",
+            SimulatedPolicy::PostFacto => "post-facto",
+            SimulatedPolicy::BlockNaive => "block-naive",
             _ => self.rule().as_str(),
         }
     }
@@ -448,7 +450,7 @@ mod tests {
 
     #[test]
     fn parameters_are_set_by_name() {
-        let mut job = Job::new(Policy::from_name("migrate-replicate").expect("policy"));
+        let mut job = Job::new(SimulatedPolicy::from_name("migrate-replicate").expect("policy"));
         for (name, value) in [
             ("trigger", "64"),
             ("source", "sampled-cache"),
@@ -470,7 +472,7 @@ mod tests {
                     .any(|(name, value)| (*name, value.as_str()) == expected)
             );
         }
-        let mut job = Job::new(Policy::from_name("first-touch").expect("policy"));
+        let mut job = Job::new(SimulatedPolicy::from_name("first-touch").expect("policy"));
         assert_eq!(
             job.set("trigger", "64"),
             Ok(false),

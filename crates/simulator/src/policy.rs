@@ -11,7 +11,7 @@ use nearpage_recording::ThreadIndex;
 
 /// A policy, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Policy {
+pub enum SimulatedPolicy {
     /// Pages stay where the rule puts them.
     Static(Initial),
     /// Pages stay on the node that makes the unloaded latency of all their misses least: the best
@@ -56,9 +56,9 @@ pub struct PlanHomes {
     pub homes: Vec<Option<Home>>,
     /// What changes as programs go on.
     pub phases: Vec<PhaseHomes>,
-    /// `auto` looks after the programs while they run, with these parameters, from one in [`crate::EVERY_SAMPLED`] of their misses, but
+    /// Online migration: `auto` decides while the programs run, with these parameters, from one in [`crate::EVERY_SAMPLED`] of their misses, but
     /// for pages that are to have copies, or to move yet.
-    pub live: Option<AutoParameters>,
+    pub online_migration: Option<AutoParameters>,
 }
 
 impl PlanHomes {
@@ -98,7 +98,7 @@ pub struct PhaseHomes {
     pub threads: Vec<(ThreadIndex, u16)>,
 }
 
-/// Halves of [`Policy::MigrateReplicate`].
+/// Halves of [`SimulatedPolicy::MigrateReplicate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halves {
     /// `migrate-replicate`.
@@ -109,8 +109,8 @@ pub enum Halves {
     Replicate,
 }
 
-impl Policy {
-    /// Names of the policies that [`Policy::from_name`] knows.
+impl SimulatedPolicy {
+    /// Names of the policies that [`SimulatedPolicy::from_name`] knows.
     pub const NAMES: [&str; 17] = [
         "first-touch",
         "round-robin",
@@ -189,7 +189,7 @@ impl Policy {
     pub fn is_online(&self) -> bool {
         match self {
             Self::Static(_) | Self::PostFacto | Self::BlockNaive => false,
-            Self::Homes { plan, .. } => plan.live.is_some(),
+            Self::Homes { plan, .. } => plan.online_migration.is_some(),
             _ => true,
         }
     }
@@ -265,7 +265,7 @@ impl Policy {
             Self::Homes {
                 plan:
                     PlanHomes {
-                        live: Some(parameters),
+                        online_migration: Some(parameters),
                         ..
                     },
                 ..
@@ -291,8 +291,8 @@ mod tests {
 
     #[test]
     fn names_lead_back() {
-        for name in Policy::NAMES {
-            let policy = Policy::from_name(name).expect(name);
+        for name in SimulatedPolicy::NAMES {
+            let policy = SimulatedPolicy::from_name(name).expect(name);
             assert_eq!(policy.name(), name);
             // What is listed can be set, and is what it is said to be.
             let mut job = Job::new(policy.clone());
@@ -305,6 +305,6 @@ mod tests {
             }
             assert_eq!(job.parameters(), before, "{name}");
         }
-        assert_eq!(Policy::from_name("best"), None);
+        assert_eq!(SimulatedPolicy::from_name("best"), None);
     }
 }

@@ -82,7 +82,7 @@ impl<'a> Programs<'a> {
     }
 
     /// The plans of all programs, by the numbers that pages have here; of a page that several have, the first one's.
-    /// If `auto` looks after one of them, it looks after all, as the first of these plans has it.
+    /// Online migration of one plan is for all programs, with the parameters of the first such plan.
     pub fn plan(&self, of_programs: &[PlanHomes]) -> PlanHomes {
         let home = |&(program, page): &(u32, u32)| {
             let plan = of_programs.get(program as usize)?;
@@ -91,7 +91,7 @@ impl<'a> Programs<'a> {
         PlanHomes {
             homes: self.pages.iter().map(home).collect(),
             phases: self.phases(of_programs),
-            live: of_programs.iter().find_map(|plan| plan.live),
+            online_migration: of_programs.iter().find_map(|plan| plan.online_migration),
         }
     }
 

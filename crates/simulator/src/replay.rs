@@ -6,9 +6,9 @@ mod fetching;
 mod kernel_thread;
 mod moving;
 mod phases;
+mod policy_requests;
 mod sampled;
 mod scheduling;
-mod wishes;
 
 use nearpage_machine::{Energy, MoveCost};
 use nearpage_online::{Action, Copies, Epoch, Observation, OnlinePolicy, View};
@@ -21,10 +21,10 @@ use self::epochs::EpochCounts;
 use self::kernel_thread::KernelThread;
 use self::moving::{is_hit, is_store_hit};
 use self::phases::Phases;
+use self::policy_requests::PolicyRequests;
 pub(crate) use self::sampled::Distances;
 use self::sampled::Sampled;
 use self::scheduling::{Cpu, MARK, Running, Signal};
-use self::wishes::Wishes;
 use crate::Error;
 use crate::figures::{FS, Figures, TIME_MAX};
 use crate::modified_lines::ModifiedLines;
@@ -39,9 +39,9 @@ use crate::tournament::{NEVER, Tournament};
 use crate::trace::{ThreadSteps, Trace};
 
 /// A policy that does nothing, for placements that stay.
-pub(crate) struct Still;
+pub(crate) struct StaticPlacement;
 
-impl OnlinePolicy for Still {
+impl OnlinePolicy for StaticPlacement {
     fn epoch_ns(&self) -> Option<u64> {
         None
     }
@@ -50,7 +50,7 @@ impl OnlinePolicy for Still {
     fn forget(&mut self, _: u32) {}
 }
 
-/// A replay under way. `ACTIVE` is false where the policy is [`Still`]: nothing is counted for it.
+/// A replay under way. `ACTIVE` is false where the policy is [`StaticPlacement`]: nothing is counted for it.
 pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     figures: &'a Figures,
     job: &'a Job,
@@ -67,7 +67,7 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     modified: Option<ModifiedLines>,
     /// By page, CPUs (modulo 64) that have used it since it last moved; empty where all flush.
     mapped: Vec<u64>,
-    wishes: Wishes,
+    policy_requests: PolicyRequests,
     /// Process of each thread.
     applications: Vec<u16>,
     sampled: Sampled,
@@ -131,7 +131,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                     0
                 }
             ],
-            wishes: Wishes::new(job, &policy, pages),
+            policy_requests: PolicyRequests::new(job, &policy, pages),
             applications: (0..traced.len())
                 .map(|thread| trace.application(thread))
                 .collect(),
@@ -286,14 +286,14 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             Information::Cache => false,
             Information::Tlb => hit.tlb_miss,
             Information::Loads | Information::Clock => true,
-            Information::Asked => match self.wishes.view {
+            Information::Asked => match self.policy_requests.view {
                 View::All | View::Nothing => false,
                 View::Samples { .. } => {
                     let [second, third] = self.figures.hit;
                     let done = thread.time + second.max(third) + self.figures.tlb_miss;
                     thread.watched.next_sample <= thread.watched.own(done)
                 }
-                View::Faults { .. } => self.wishes.is_unmapped(hit.page.0),
+                View::Faults { .. } => self.policy_requests.is_unmapped(hit.page.0),
             },
         }
     }
@@ -432,7 +432,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         let shown = match self.job.options.information {
             Information::Cache => demand,
             Information::Tlb => miss.tlb_miss,
-            Information::Asked => match self.wishes.view {
+            Information::Asked => match self.policy_requests.view {
                 View::All => demand,
                 View::Nothing => false,
                 View::Samples { .. } | View::Faults { .. } => {

@@ -5,7 +5,8 @@ use nearpage_recording::trace::{Happening, Miss, PageIndex, Served, StepBatch, T
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 use crate::{
-    Home, Job, MemoryTrace, MoveSplit, Outcome, PlanHomes, Policy, ThreadSteps, Trace, simulate,
+    Home, Job, MemoryTrace, MoveSplit, Outcome, PlanHomes, SimulatedPolicy, ThreadSteps, Trace,
+    simulate,
 };
 
 mod agreement;
@@ -103,7 +104,7 @@ fn each(pages: usize, cpus: &[u32], misses: &[Miss]) -> MemoryTrace {
 }
 
 fn job(name: &str, settings: &[(&str, &str)]) -> Job {
-    let mut job = Job::new(Policy::from_name(name).expect(name));
+    let mut job = Job::new(SimulatedPolicy::from_name(name).expect(name));
     for (key, value) in settings {
         assert_eq!(job.set(key, value), Ok(true), "{key}");
     }

@@ -40,7 +40,7 @@ pub(crate) enum State {
 
 /// What a thread does when it gets its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum Resumption {
     /// Computes up to its first step.
     Reach,
     /// Computes from the step that it waited in up to the next.
@@ -117,7 +117,7 @@ impl Watched {
 pub(crate) struct Thread<'a> {
     pub index: ThreadIndex,
     pub state: State,
-    pub then: Then,
+    pub then: Resumption,
     /// Signal that it waits for; 0: none.
     pub awaits: u64,
     pub cpu: u32,
@@ -177,7 +177,7 @@ impl<'a> Thread<'a> {
         Self {
             index,
             state: State::Unborn,
-            then: Then::Reach,
+            then: Resumption::Reach,
             awaits: 0,
             cpu,
             node,

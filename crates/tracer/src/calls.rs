@@ -95,7 +95,7 @@ pub enum Wait {
 
 /// Did the process become two, and is this the new one?
 #[derive(Debug, PartialEq, Eq)]
-pub enum After {
+pub enum AfterFork {
     /// It goes on.
     GoOn,
     /// This is the forked child.
@@ -283,7 +283,7 @@ impl Thread {
     }
 
     /// A system call returns.
-    pub fn returned(&mut self, number: i64, result: i64) -> After {
+    pub fn returned(&mut self, number: i64, result: i64) -> AfterFork {
         let process = self.process;
         self.calls.store(false, Relaxed);
         match std::mem::take(&mut self.call) {
@@ -327,7 +327,7 @@ impl Thread {
                     process.is_thread(child, result as u32);
                 }
             }
-            Call::Fork if result == 0 => return After::Child,
+            Call::Fork if result == 0 => return AfterFork::Child,
             Call::Fork => {
                 process.lockstep.forking.fetch_sub(1, Relaxed);
                 let turn = process.lockstep.unblock(self.member, None);
@@ -347,7 +347,7 @@ impl Thread {
             }
             Call::Result(_) => {}
         }
-        After::GoOn
+        AfterFork::GoOn
     }
 
     fn succeeded(&mut self, number: i64, arguments: [u64; 6], result: u64) {

@@ -151,8 +151,10 @@ unsafe extern "C" fn begin_now(id: Id) {
     }
 }
 
+/// Begins the trace where the program says so.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn begin_mark(_: c_uint, _: *mut c_void) {
     if let Some(guest) = GUEST.get() {
         // SAFETY: QEMU's function, in a callback of a CPU; a second call does nothing.
@@ -160,15 +162,19 @@ unsafe extern "C" fn begin_mark(_: c_uint, _: *mut c_void) {
     }
 }
 
+/// Ends the trace once no CPU runs.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn end_now(_: Id) {
     // SAFETY: no CPU runs while a plugin is reset.
     unsafe { plugin::end_all() };
 }
 
+/// Ends the trace where the program says so.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn end_mark(_: c_uint, _: *mut c_void) {
     if let (Some(guest), Some(process)) = (GUEST.get(), process())
         && !guest.ending.swap(true, Relaxed)
@@ -182,8 +188,10 @@ unsafe extern "C" fn end_mark(_: c_uint, _: *mut c_void) {
 
 /// Before the mark: looks for it alone.
 ///
+/// A block is translated before the trace begins.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn untraced(_: Id, block: *mut Block) {
     let Some(qemu) = qemu::qemu() else {
         return;
@@ -289,8 +297,10 @@ impl Part {
     }
 }
 
+/// A block is translated.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     let (Some(qemu), Some(guest)) = (qemu::qemu(), GUEST.get()) else {
         return;
@@ -354,8 +364,10 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     }
 }
 
+/// A block runs.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
     // SAFETY: QEMU calls back for this CPU.
     let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
@@ -367,8 +379,10 @@ unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
     }
 }
 
+/// An instruction has accessed memory.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: *mut c_void) {
     // SAFETY: QEMU calls back for this CPU.
     let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
@@ -402,8 +416,10 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: 
 
 /// Of an instruction that changes memory atomically, as in [`plugin`].
 ///
+/// An instruction has accessed memory atomically.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn atomic_access(
     vcpu: c_uint,
     kind: AccessKind,
@@ -416,8 +432,10 @@ unsafe extern "C" fn atomic_access(
     }
 }
 
+/// A CPU has nothing to do.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn idle(_: Id, vcpu: c_uint) {
     // SAFETY: QEMU calls back for this CPU.
     let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {

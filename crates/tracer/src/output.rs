@@ -35,7 +35,7 @@ struct Open {
 }
 
 /// Is the recording over that a file in this folder would be of? Asked once the file is there: so either the recorder,
-/// who looks after it said so, sees the file, or this is true.
+/// its owner said so, sees the file, or this is true.
 fn is_over(path: &Path) -> bool {
     path.with_file_name(ENDED_FILE).exists()
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nearpage_wire::trace::{COUNT_AGAIN_MARK, LEAVE_OUT_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
-use crate::calls::After;
+use crate::calls::AfterFork;
 use crate::dependences::FlowBuilder;
 use crate::error::StartError;
 use crate::instructions::{at, instruction_text, is_atomic, is_string_instruction};
@@ -108,8 +108,10 @@ unsafe extern "C" fn leave_out(vcpu: c_uint, _: *mut c_void) {
 
 /// It ends.
 ///
+/// A CPU of a program that is left out ends.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn left_out_ends(vcpu: c_uint, _: *mut c_void) {
     // SAFETY: QEMU calls back for this CPU.
     let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
@@ -152,8 +154,10 @@ fn first_step_of_vcpu(vcpu: &Vcpu) -> Option<Entered<'_>> {
     })
 }
 
+/// A CPU ends.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn vcpu_ended(_: Id, vcpu: c_uint) {
     let _alone = ending();
     // SAFETY: QEMU calls back for this CPU.
@@ -167,8 +171,10 @@ unsafe extern "C" fn vcpu_ended(_: Id, vcpu: c_uint) {
     }
 }
 
+/// A block runs.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
     // SAFETY: QEMU calls back for this CPU.
     let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
@@ -199,8 +205,10 @@ fn block_in_full(vcpu: Vcpu, run: Run) {
 
 /// What a thread accesses that has begun no block, or is at what is left out, does not count.
 ///
+/// An instruction has accessed memory.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: *mut c_void) {
     // SAFETY: QEMU calls back for this CPU.
     let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
@@ -212,15 +220,19 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: 
 /// Of the preload library's code. QEMU 7.2 needs one: an instruction that leaves the processor, as a
 /// system call does, leaves its callback for the next that accesses memory in a helper without one.
 ///
+/// An instruction of ours has accessed memory.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn own_access(_: c_uint, _: AccessKind, _: u64, _: *mut c_void) {}
 
 /// Of an instruction that changes memory atomically: what it writes stands for what it read, too.
 /// (QEMU tells of both while there is one thread, and of one access that reads and writes later.)
 ///
+/// An instruction has accessed memory atomically.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn atomic_access(
     vcpu: c_uint,
     kind: AccessKind,
@@ -233,8 +245,10 @@ unsafe extern "C" fn atomic_access(
     }
 }
 
+/// A block is translated.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     let (Some(qemu), Some(process)) = (qemu::qemu(), process()) else {
         return;
@@ -290,8 +304,10 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     }
 }
 
+/// A thread calls the kernel.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 #[allow(clippy::too_many_arguments)]
 unsafe extern "C" fn call(
     _: Id,
@@ -316,8 +332,10 @@ unsafe extern "C" fn call(
     }
 }
 
+/// The kernel returns to a thread.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
     // SAFETY: QEMU calls back for this CPU.
     let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
@@ -327,7 +345,7 @@ unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
     let Some(mut thread) = thread(&vcpu) else {
         return;
     };
-    if thread.returned(number, result) == After::Child {
+    if thread.returned(number, result) == AfterFork::Child {
         let process = thread.process;
         drop(thread);
         ENDING.store(Box::leak(Box::new(Mutex::new(()))), Relaxed);
@@ -342,8 +360,10 @@ unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
     }
 }
 
+/// QEMU ends.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 pub(crate) unsafe extern "C" fn exiting(_: Id, _: *mut c_void) {
     // SAFETY: QEMU has stopped the other threads, but for some in system calls.
     unsafe { end_all() };

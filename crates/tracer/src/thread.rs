@@ -43,7 +43,7 @@ const PENDING: usize = 64;
 
 /// What is left to do for an event.
 #[must_use]
-pub(crate) enum Noted {
+pub(crate) enum NoteOutcome {
     /// Nothing: it is noted.
     Done,
     /// [`Thread::catch_up`]: it is noted, and there is no room for another.
@@ -254,19 +254,19 @@ impl Thread {
     #[inline]
     pub fn block(&mut self, run: Run) {
         match self.note_block(run) {
-            Noted::Done => {}
-            Noted::Full => self.catch_up(),
-            Noted::MustPause => self.block_after_pause(run),
+            NoteOutcome::Done => {}
+            NoteOutcome::Full => self.catch_up(),
+            NoteOutcome::MustPause => self.block_after_pause(run),
         }
     }
 
     /// Notes that a block begins. Calls nothing.
     #[inline]
-    pub(crate) fn note_block(&mut self, run: Run) -> Noted {
+    pub(crate) fn note_block(&mut self, run: Run) -> NoteOutcome {
         if self.instructions >= self.stop
             || self.process.unmappings.count() != self.cpu.unmappings_seen.load(Relaxed)
         {
-            return Noted::MustPause;
+            return NoteOutcome::MustPause;
         }
         self.begin(run)
     }
@@ -275,13 +275,13 @@ impl Thread {
     #[inline(never)]
     fn block_after_pause(&mut self, run: Run) {
         self.pause();
-        if let Noted::Full = self.begin(run) {
+        if let NoteOutcome::Full = self.begin(run) {
             self.catch_up();
         }
     }
 
     #[inline]
-    fn begin(&mut self, run: Run) -> Noted {
+    fn begin(&mut self, run: Run) -> NoteOutcome {
         self.instructions += run.instructions();
         self.note(Pending {
             address: run.0,
@@ -339,14 +339,19 @@ impl Thread {
     /// An access was made.
     #[inline]
     pub fn access(&mut self, address: u64, code: Code, kind: AccessKind) {
-        if let Noted::Full = self.note_access(address, code, kind) {
+        if let NoteOutcome::Full = self.note_access(address, code, kind) {
             self.catch_up();
         }
     }
 
     /// Notes that an access was made. Calls nothing.
     #[inline]
-    pub(crate) fn note_access(&mut self, address: u64, code: Code, kind: AccessKind) -> Noted {
+    pub(crate) fn note_access(
+        &mut self,
+        address: u64,
+        code: Code,
+        kind: AccessKind,
+    ) -> NoteOutcome {
         // The host has the time until this goes through the caches to fetch what a miss takes.
         let line = address >> self.line_shift;
         self.expected.iter().for_each(|place| place.expect(line));
@@ -360,7 +365,7 @@ impl Thread {
 
     #[inline]
     fn later(&mut self, pending: Pending) {
-        if let Noted::Full = self.note(pending) {
+        if let NoteOutcome::Full = self.note(pending) {
             self.catch_up();
         }
     }
@@ -368,14 +373,14 @@ impl Thread {
     /// The host is still waiting for the program's own accesses meanwhile, and sees no further than
     /// some hundred instructions: the fewer these are, the more of the program's misses overlap.
     #[inline]
-    fn note(&mut self, pending: Pending) -> Noted {
+    fn note(&mut self, pending: Pending) -> NoteOutcome {
         let count = self.pending_count;
         self.pending[count % PENDING] = pending;
         self.pending_count = count + 1;
         if count + 1 >= PENDING {
-            Noted::Full
+            NoteOutcome::Full
         } else {
-            Noted::Done
+            NoteOutcome::Done
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, fence};
 
 use crate::qemu::AccessKind;
-use crate::thread::{Code, Noted, Run, Thread};
+use crate::thread::{Code, NoteOutcome, Run, Thread};
 
 /// How many emulated CPUs, that is threads at one time, can be traced.
 const VCPUS: usize = 4096;
@@ -152,12 +152,12 @@ impl Vcpu {
         // SAFETY: nobody has a reference, and this one ends with `Thread::note_block`, which calls nothing
         // that could ask for another.
         match unsafe { &mut *guarded.thread.get() }.note_block(run) {
-            Noted::Done => Ok(()),
-            Noted::Full => {
+            NoteOutcome::Done => Ok(()),
+            NoteOutcome::Full => {
                 self.catch_up();
                 Ok(())
             }
-            Noted::MustPause => Err(self),
+            NoteOutcome::MustPause => Err(self),
         }
     }
 
@@ -171,7 +171,7 @@ impl Vcpu {
         // SAFETY: nobody has a reference, and this one ends with `Thread::note_access`, which calls
         // nothing that could ask for another.
         let noted = unsafe { &mut *guarded.thread.get() }.note_access(address, code, kind);
-        if let Noted::Full = noted {
+        if let NoteOutcome::Full = noted {
             self.catch_up();
         }
     }

@@ -13,7 +13,7 @@ use crate::objects::{matrix, objects, sharing};
 use crate::opened::{Opened, Stage};
 use crate::picture::{Frame, Histogram, OverTime, Picture, Value as ValueAt};
 use crate::plans;
-use crate::point::By;
+use crate::point::ColourBy;
 use crate::shared_lines::shared_lines;
 use crate::summary::summary;
 
@@ -283,7 +283,7 @@ fn report(opened: &Opened, stage: &Stage) -> Answer {
         let report = json(
             &content,
             usize::MAX,
-            nearpage_report::By::Object,
+            nearpage_report::GroupBy::Object,
             &mut opened.recording.symbols(),
         );
         let shown = Value::from(objects(opened, stage));
@@ -323,12 +323,12 @@ fn with_share(found: io::Result<impl Serialize>, stage: &Stage) -> Result<Value,
     Ok(value)
 }
 
-fn by(question: &Question) -> Result<By, Answer> {
+fn by(question: &Question) -> Result<ColourBy, Answer> {
     let name = question
         .parameters
         .get("by")
         .map_or("thread", String::as_str);
-    By::from_name(name).ok_or_else(|| Answer::error(400, format!("by: no colouring {name}")))
+    ColourBy::from_name(name).ok_or_else(|| Answer::error(400, format!("by: no colouring {name}")))
 }
 
 /// A line of JSON; then a byte for each bin, its colour; then a little-endian `f32` for each, its

@@ -25,6 +25,8 @@
 mod answer;
 mod cache;
 mod error;
+#[cfg(all(test, has_page))]
+mod format;
 mod functions;
 mod live_log;
 mod objects;
@@ -110,6 +112,14 @@ impl Session {
             }
         }
         Ok(session)
+    }
+
+    /// Parts of the recordings' accesses that have been read, and how many there are.
+    pub fn chunks_read(&self) -> (u64, u64) {
+        let parts = self.recordings.iter().map(Opened::progress);
+        parts.fold((0, 0), |(read, all), (more, of)| {
+            (read + more as u64, all + of as u64)
+        })
     }
 
     /// Reads what [`Session::new`] has only sampled. Failures are shown on the page.

@@ -10,7 +10,7 @@ use std::thread;
 
 use serde::Serialize;
 
-use crate::point::{By, Scale};
+use crate::point::{ColourBy, Scale};
 use crate::pyramid::Pyramid;
 use crate::store::{Store, Window};
 
@@ -80,7 +80,7 @@ pub struct Sources<'a> {
 /// Accesses of each colour in each bin, made a few rows at a time.
 struct Grid<'a> {
     sources: Sources<'a>,
-    by: By,
+    by: ColourBy,
     frame: Frame,
     slots: usize,
     bins: Bins<'a>,
@@ -101,7 +101,7 @@ enum Bins<'a> {
 }
 
 impl<'a> Grid<'a> {
-    fn new(sources: Sources<'a>, by: By, asked: &Frame) -> Self {
+    fn new(sources: Sources<'a>, by: ColourBy, asked: &Frame) -> Self {
         let Sources {
             scale,
             store,
@@ -281,7 +281,12 @@ impl Picture {
     ///
     /// # Errors
     /// Of the files behind the sources.
-    pub fn new(sources: Sources, by: By, first: Option<usize>, asked: &Frame) -> io::Result<Self> {
+    pub fn new(
+        sources: Sources,
+        by: ColourBy,
+        first: Option<usize>,
+        asked: &Frame,
+    ) -> io::Result<Self> {
         let grid = Grid::new(sources, by, asked);
         let slots = grid.slots;
         let parts = grid.reduce(|sums, touched| {
@@ -347,7 +352,7 @@ impl Histogram {
     ///
     /// # Errors
     /// Of the files behind the sources.
-    pub fn new(sources: Sources, by: By, asked: &Frame) -> io::Result<Self> {
+    pub fn new(sources: Sources, by: ColourBy, asked: &Frame) -> io::Result<Self> {
         let one = Frame {
             columns: 1,
             ..asked.clone()
@@ -409,16 +414,16 @@ impl Value {
         let Sources { scale, store, .. } = sources;
         let window = asked.window(scale);
         let mut value = Self::default();
-        let mut sums = By::ALL.map(|by| vec![0f64; scale.slots(by)]);
+        let mut sums = ColourBy::ALL.map(|by| vec![0f64; scale.slots(by)]);
         store.scan(&window, &store.pieces(&window), |point| {
             value.samples += 1;
             value.accesses += f64::from(point.weight);
             value.cost_ns += f64::from(point.cost_ns);
-            for (by, sums) in By::ALL.into_iter().zip(&mut sums) {
+            for (by, sums) in ColourBy::ALL.into_iter().zip(&mut sums) {
                 sums[scale.slot(by, point)] += f64::from(point.weight);
             }
         })?;
-        value.by = By::ALL
+        value.by = ColourBy::ALL
             .into_iter()
             .zip(sums)
             .map(|(by, sums)| {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use nearpage_amount::percent;
 use nearpage_http::Answer;
 use nearpage_machine::{NodeId, ThreadPlacement};
 use nearpage_plan::{Placement, Plan, Subject, Team};
@@ -116,9 +117,9 @@ pub(crate) fn answer(
             .map_err(refused)?;
     }
     if stage.share < 1.0 {
-        let percent = 100.0 * stage.share;
         decided.notes.push(format!(
-            "from {percent:.0} % of the accesses: all of them are being read"
+            "from {} of the accesses: all of them are being read",
+            percent(stage.share)
         ));
     }
     let saved = request
@@ -278,12 +279,12 @@ fn edit(
             ));
         }
         let why = format!("set by hand to {placement}");
-        let of_rest = |first: &usize| plan.decisions[*first].subject == Subject::Rest;
+        let of_unmatched = |first: &usize| plan.decisions[*first].subject == Subject::Unmatched;
         match predicted
             .decisions
             .first()
             .copied()
-            .filter(|first| !of_rest(first))
+            .filter(|first| !of_unmatched(first))
         {
             Some(first) => {
                 plan.decisions[first].placement = placement;

@@ -84,7 +84,7 @@ impl Point {
 
 /// What pictures are coloured by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum ColourBy {
     /// The thread that accessed.
     Thread,
     /// The node that the page was on.
@@ -103,7 +103,7 @@ pub enum By {
     Function,
 }
 
-impl By {
+impl ColourBy {
     /// All of them, in the order of the pyramid's columns.
     pub const ALL: [Self; 8] = [
         Self::Thread,
@@ -224,48 +224,48 @@ impl Scale {
     }
 
     /// Colours of a picture.
-    pub fn slots(&self, by: By) -> usize {
+    pub fn slots(&self, by: ColourBy) -> usize {
         match by {
-            By::Thread => self.threads,
-            By::PageNode | By::CpuNode => self.nodes + 1,
-            By::Kind => 3,
-            By::Level => 8,
-            By::Latency => LATENCIES,
-            By::Locality => 3,
-            By::Function => self.functions,
+            ColourBy::Thread => self.threads,
+            ColourBy::PageNode | ColourBy::CpuNode => self.nodes + 1,
+            ColourBy::Kind => 3,
+            ColourBy::Level => 8,
+            ColourBy::Latency => LATENCIES,
+            ColourBy::Locality => 3,
+            ColourBy::Function => self.functions,
         }
     }
 
-    /// The colours of an access, in the order of [`By::ALL`].
+    /// The colours of an access, in the order of [`ColourBy::ALL`].
     #[inline]
-    pub fn every_slot(&self, point: &Point) -> [usize; By::ALL.len()] {
+    pub fn every_slot(&self, point: &Point) -> [usize; ColourBy::ALL.len()] {
         [
-            self.slot(By::Thread, point),
-            self.slot(By::PageNode, point),
-            self.slot(By::CpuNode, point),
-            self.slot(By::Kind, point),
-            self.slot(By::Level, point),
-            self.slot(By::Latency, point),
-            self.slot(By::Locality, point),
-            self.slot(By::Function, point),
+            self.slot(ColourBy::Thread, point),
+            self.slot(ColourBy::PageNode, point),
+            self.slot(ColourBy::CpuNode, point),
+            self.slot(ColourBy::Kind, point),
+            self.slot(ColourBy::Level, point),
+            self.slot(ColourBy::Latency, point),
+            self.slot(ColourBy::Locality, point),
+            self.slot(ColourBy::Function, point),
         ]
     }
 
     /// The colour of an access.
     #[inline(always)]
-    pub fn slot(&self, by: By, point: &Point) -> usize {
+    pub fn slot(&self, by: ColourBy, point: &Point) -> usize {
         match by {
-            By::Thread => usize::from(
+            ColourBy::Thread => usize::from(
                 self.thread_slots
                     .get(usize::from(point.thread))
                     .copied()
                     .unwrap_or(0),
             ),
-            By::PageNode => point.page_node().min(self.nodes),
-            By::CpuNode => point.cpu_node().min(self.nodes),
-            By::Kind => point.kind().min(2),
-            By::Level => point.level(),
-            By::Latency => {
+            ColourBy::PageNode => point.page_node().min(self.nodes),
+            ColourBy::CpuNode => point.cpu_node().min(self.nodes),
+            ColourBy::Kind => point.kind().min(2),
+            ColourBy::Level => point.level(),
+            ColourBy::Latency => {
                 let ns = point.cost_ns / point.weight;
                 // Not a number compares false: an access of no weight has no latency.
                 if ns >= 1.0 {
@@ -274,12 +274,12 @@ impl Scale {
                     0
                 }
             }
-            By::Locality => match (point.cpu_node(), point.page_node()) {
+            ColourBy::Locality => match (point.cpu_node(), point.page_node()) {
                 (0, _) | (_, 0) => 0,
                 (cpu, page) if cpu == page => 1,
                 _ => 2,
             },
-            By::Function => usize::from(point.function).min(self.functions - 1),
+            ColourBy::Function => usize::from(point.function).min(self.functions - 1),
         }
     }
 }
@@ -416,14 +416,14 @@ pub(crate) mod tests {
         // A store (1) from level 6, page on node 1 (2), CPU on node 0 (1), 100 ns.
         let remote = point(0, 0, 3, 1 | 6 << 2 | 2 << 5 | 1 << 10, 100.0);
         let slots = scale.every_slot(&remote);
-        assert_eq!(slots, By::ALL.map(|by| scale.slot(by, &remote)));
+        assert_eq!(slots, ColourBy::ALL.map(|by| scale.slot(by, &remote)));
         assert_eq!(slots, [3, 2, 1, 1, 6, 7, 2, 0]);
         let unknown = point(0, 0, 9, 0, 0.0);
-        assert_eq!(By::ALL.map(|by| scale.slot(by, &unknown)), [0; 8]);
+        assert_eq!(ColourBy::ALL.map(|by| scale.slot(by, &unknown)), [0; 8]);
         assert!(
-            By::ALL
+            ColourBy::ALL
                 .iter()
-                .all(|by| By::from_name(by.as_str()) == Some(*by))
+                .all(|by| ColourBy::from_name(by.as_str()) == Some(*by))
         );
     }
 

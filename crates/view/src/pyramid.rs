@@ -1,6 +1,6 @@
 //! Sums of all accesses, for windows that hold too many to be read one by one: the whole address
 //! space by the whole time in at most 1024 × 512 bins, each with its accesses by every colour of
-//! every [`By`]. Below it come the points themselves.
+//! every [`ColourBy`]. Below it come the points themselves.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 
-use crate::point::{By, Point, Scale};
+use crate::point::{ColourBy, Point, Scale};
 use crate::store::{Window, bucket_shift};
 
 const ROWS_MAX: u32 = 1024;
@@ -23,8 +23,8 @@ pub(crate) struct Shape {
     /// Ticks of a column.
     pub column_ticks: u32,
     pub columns: usize,
-    /// Colours of each [`By`].
-    slots: [usize; By::ALL.len()],
+    /// Colours of each [`ColourBy`].
+    slots: [usize; ColourBy::ALL.len()],
 }
 
 impl Shape {
@@ -38,7 +38,7 @@ impl Shape {
             rows: scale.lines.div_ceil(row_lines) as usize,
             column_ticks,
             columns: scale.ticks.div_ceil(column_ticks) as usize,
-            slots: By::ALL.map(|by| scale.slots(by)),
+            slots: ColourBy::ALL.map(|by| scale.slots(by)),
         }
     }
 
@@ -52,17 +52,20 @@ impl Shape {
     }
 
     /// Where the sums of `by` begin in a row.
-    fn plane(&self, by: By) -> usize {
+    fn plane(&self, by: ColourBy) -> usize {
         self.slots[..position(by)].iter().sum::<usize>() * self.columns
     }
 
-    fn slots_of(&self, by: By) -> usize {
+    fn slots_of(&self, by: ColourBy) -> usize {
         self.slots[position(by)]
     }
 }
 
-fn position(by: By) -> usize {
-    By::ALL.iter().position(|&other| other == by).unwrap_or(0)
+fn position(by: ColourBy) -> usize {
+    ColourBy::ALL
+        .iter()
+        .position(|&other| other == by)
+        .unwrap_or(0)
 }
 
 /// Sums that are being made, by several threads at once.
@@ -172,7 +175,7 @@ impl Pyramid {
     /// Their sums, `[row][column][slot]`.
     pub(crate) fn read(
         &self,
-        by: By,
+        by: ColourBy,
         rows: Range<usize>,
         columns: Range<usize>,
         sums: &mut Vec<f32>,
@@ -205,7 +208,7 @@ mod tests {
             points in prop::collection::vec((0..5000u32, 0..3000u32, 0..4u16, any::<u16>()), 0..200),
             lines in (0..5000u32, 1..5000u32),
             ticks in (0..3000u32, 1..3000u32),
-            by in prop::sample::select(&By::ALL[..]),
+            by in prop::sample::select(&ColourBy::ALL[..]),
         ) {
             let scale = scale(5000, 3000, 4, 2);
             let mut points: Vec<Point> = points

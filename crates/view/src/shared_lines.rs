@@ -207,7 +207,7 @@ mod tests {
                 kind,
                 level: Level::Unknown,
                 resolution: Resolution::Exact,
-                distance_bytes: 0,
+                skid_bytes: 0,
                 weight: 1.0,
                 cost_ns: 10.0,
                 page_node: None,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::answer::Question;
 use crate::objects::instance_frame;
 use crate::picture::Frame;
-use crate::point::By;
+use crate::point::ColourBy;
 use crate::{Error, Session, page};
 
 /// Bytes of the file, at most, as far as pictures go: what comes last is left out.
@@ -95,18 +95,18 @@ impl Session {
 }
 
 /// What can differ in a recording, the most telling first.
-fn colourings(opened: &crate::Opened) -> Vec<By> {
-    let mut colourings = vec![By::Thread, By::Function, By::Kind];
+fn colourings(opened: &crate::Opened) -> Vec<ColourBy> {
+    let mut colourings = vec![ColourBy::Thread, ColourBy::Function, ColourBy::Kind];
     if opened.scale.nodes > 1 {
-        colourings.extend([By::CpuNode, By::Locality, By::PageNode]);
+        colourings.extend([ColourBy::CpuNode, ColourBy::Locality, ColourBy::PageNode]);
     }
     if opened.recording.metadata.source.measures_latency() {
-        colourings.extend([By::Level, By::Latency]);
+        colourings.extend([ColourBy::Level, ColourBy::Latency]);
     }
     colourings
 }
 
-fn picture(recording: usize, by: By, frame: &Frame) -> String {
+fn picture(recording: usize, by: ColourBy, frame: &Frame) -> String {
     let Frame {
         place_from,
         place_to,

@@ -1,5 +1,6 @@
 //! What to look at first: what a recording's program lost to memory, to what, and what was odd about the recording.
 
+use nearpage_amount::percent;
 use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals};
 use nearpage_machine::several;
 use nearpage_recording::Source;
@@ -129,7 +130,6 @@ fn functions(opened: &Opened, stage: &Stage) -> Vec<Costly> {
 fn oddities(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -> Vec<Oddity> {
     let mut found = Vec::new();
     let mut odd = |view, words: String| found.push(Oddity { words, view });
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     let attribution = &stage.attribution;
     let counts = attribution.counts;
     let source = opened.recording.metadata.source;

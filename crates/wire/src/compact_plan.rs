@@ -117,7 +117,7 @@ pub struct Phase {
     pub reserved: u32,
     /// Offset of the function (virtual address in the ELF file).
     pub offset: u64,
-    /// First rule and how many; no [`subject::REST`] among them.
+    /// First rule and how many; no [`subject::UNMATCHED`] among them.
     pub rules: [u32; 2],
     /// First pin and how many: the section's, in their order, with the CPUs that their threads have from then on; none:
     /// threads stay where they are. Since version 5.
@@ -153,7 +153,7 @@ pub mod subject {
     pub const MAPPING: u32 = 4;
     /// No object: what no other rule places, as the memory policy of the process. INTERLEAVE, NODE or
     /// LEAVE; the first such rule of a section counts. Since version 3.
-    pub const REST: u32 = 5;
+    pub const UNMATCHED: u32 = 5;
     /// What no rule for an object places of the heap that `brk` extends: `size` bytes from its start on
     /// ([`super::BRK_HEAP_BYTES_MAX`]: all of it); the first such rule of a section counts, of a phase none. Since
     /// version 6.
@@ -188,7 +188,7 @@ pub mod placement {
 pub const RULE_WEAK: u32 = 1;
 /// The rule's objects are left to first touch until the process creates its second thread, and moved to
 /// their places then; those that come later are placed at their allocation. Since version 2. Of
-/// [`subject::REST`]: the process has its policy from then on.
+/// [`subject::UNMATCHED`]: the process has its policy from then on.
 pub const RULE_LATER: u32 = 2;
 
 /// Recognises objects and says where their pages go. The first rule that fits wins.

@@ -60,10 +60,13 @@ impl Seeds {
         record("full-unfinished", &full, true, &small)?;
         let thinned = folder.join("thinned");
         if !thinned.exists() {
-            let mut thin = Command::new(nearpage);
-            thin.args(["thin", "--quiet", "--every", "4", "-o"]);
-            thin.arg(&thinned).arg(folder.join("full"));
-            thin.stderr(Stdio::null()).stdout(Stdio::null()).status()?;
+            let mut downsample = Command::new(nearpage);
+            downsample.args(["thin", "--quiet", "--every", "4", "-o"]);
+            downsample.arg(&thinned).arg(folder.join("full"));
+            downsample
+                .stderr(Stdio::null())
+                .stdout(Stdio::null())
+                .status()?;
         }
         let fixtures = repository().join("crates/recording/tests/fixtures");
         for name in ["version-1-full", "version-1-log", "version-1-tables"] {

@@ -213,7 +213,7 @@ fn recording_of(
                     Level::RemoteMemory
                 },
                 resolution: Resolution::Exact,
-                distance_bytes: 0,
+                skid_bytes: 0,
                 weight: 1.0,
                 cost_ns: 100.0 + 80.0 * thread as f32,
                 page_node,

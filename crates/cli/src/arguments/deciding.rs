@@ -5,7 +5,7 @@ use nearpage_machine::ThreadPlacement;
 use nearpage_planner::Parameters;
 
 use super::Threads;
-use super::values::longer;
+use super::values::runtime_scale;
 
 #[derive(Clone, Debug, Args)]
 pub struct Deciding {
@@ -27,12 +27,12 @@ pub struct Deciding {
     ///
     /// Only where a trace is replayed. Copies that `live` would make are simulated with --replicas; no stock
     /// kernel can make them.
-    #[arg(long)]
-    pub live: bool,
+    #[arg(long, alias = "live")]
+    pub online_migration: bool,
     /// How many times as long as recorded the parallel part of the real run is, in which several threads run. `auto`
     /// decides for such a run
-    #[arg(long = "runtime-scale", alias = "longer", value_name = "TIMES", default_value_t = nearpage_planner::LONGER, value_parser = longer)]
-    pub longer: f64,
+    #[arg(long = "runtime-scale", alias = "longer", value_name = "TIMES", default_value_t = nearpage_planner::RUNTIME_SCALE, value_parser = runtime_scale)]
+    pub runtime_scale: f64,
     /// `auto` weighs the recorded input alone: for runs with that input, and no other size
     ///
     /// Otherwise a placement with a size (page runs, block-cyclic) is passed over where it would cost more with an input of
@@ -51,8 +51,8 @@ impl Deciding {
         Parameters {
             replicas: self.replicas,
             phases: self.phases,
-            live: self.live,
-            longer: self.longer,
+            online_migration: self.online_migration,
+            runtime_scale: self.runtime_scale,
             errors: crate::history::errors(),
             same_input: self.same_input,
             ..Parameters::default()
@@ -72,8 +72,8 @@ impl Default for Deciding {
         Self {
             replicas: false,
             phases: false,
-            live: false,
-            longer: nearpage_planner::LONGER,
+            online_migration: false,
+            runtime_scale: nearpage_planner::RUNTIME_SCALE,
             same_input: false,
             threads: None,
         }

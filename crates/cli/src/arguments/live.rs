@@ -100,7 +100,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Whom to look after.
+    /// Whose pages to move.
     pub fn target(&self) -> Target {
         target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
     }

@@ -34,7 +34,7 @@ pub struct Downsample {
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
     /// Named setting
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(nearpage_recording::trace::Thinning::SETTINGS))]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(nearpage_recording::trace::Downsampling::SETTINGS))]
     pub setting: Option<String>,
     /// Keep one of so many that qualify, thread by thread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -180,7 +180,7 @@ pub struct Evaluate {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum By {
+pub enum GroupBy {
     /// One row per data object
     Object,
     /// One row per thread
@@ -218,7 +218,7 @@ pub struct Report {
     pub json: bool,
     /// What a row is [default: object; of a job, group]
     #[arg(long, value_enum)]
-    pub by: Option<By>,
+    pub by: Option<GroupBy>,
     /// Count loads only
     #[arg(long, conflicts_with = "stores")]
     pub loads: bool,
@@ -228,14 +228,17 @@ pub struct Report {
     /// What comes first
     #[arg(long, value_enum, default_value = "cost")]
     pub sort: Sort,
-    /// How many rows [default: 20; all with --json]
+    /// How many rows [default: 20, of objects those with 0.5 % or more; all with --json]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
+    /// All rows
+    #[arg(long, conflicts_with = "top")]
+    pub all: bool,
     /// Draw who accesses which pages of an object [default: of the costliest]; a part of its name is enough
     #[arg(long, value_name = "OBJECT", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["json", "by"])]
     pub heatmap: Option<String>,
     /// Write the page that `view` shows to one file, to be read without nearpage
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "loads", "stores", "sort", "top", "heatmap"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "loads", "stores", "sort", "top", "all", "heatmap"])]
     pub html: Option<PathBuf>,
 }
 

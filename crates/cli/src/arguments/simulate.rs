@@ -30,18 +30,18 @@ impl From<InitialPlacement> for nearpage_online::Initial {
 
 /// Whose misses count, of a guest that was recorded with its kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Only {
+pub enum CountedMode {
     /// The kernel's
     Kernel,
     /// The programs'
     User,
 }
 
-impl From<Only> for nearpage_recording::trace::Mode {
-    fn from(only: Only) -> Self {
+impl From<CountedMode> for nearpage_recording::trace::Mode {
+    fn from(only: CountedMode) -> Self {
         match only {
-            Only::Kernel => Self::Kernel,
-            Only::User => Self::User,
+            CountedMode::Kernel => Self::Kernel,
+            CountedMode::User => Self::User,
         }
     }
 }
@@ -78,7 +78,7 @@ pub struct Simulate {
     /// Of a guest that was recorded with its kernel (qemu-system): misses of the kernel or of programs
     /// alone; the other's instructions take their time, and miss nothing
     #[arg(long, value_enum, help_heading = RESEARCH)]
-    pub only: Option<Only>,
+    pub only: Option<CountedMode>,
     /// Where pages start, for policies that move them [default: first-touch]
     #[arg(long, value_enum, help_heading = RESEARCH)]
     pub initial: Option<InitialPlacement>,

@@ -82,7 +82,7 @@ pub fn overhead(text: &str) -> Result<f64, String> {
 }
 
 /// Times as long; `1`, `1.5`, `100`.
-pub fn longer(text: &str) -> Result<f64, String> {
+pub fn runtime_scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(times) if (1.0..=1e6).contains(&times) => Ok(times),
         _ => Err("expected a number between 1 and a million, such as 1.5".to_owned()),

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use nearpage_amount::{percent, time};
 use nearpage_attribution::Operations;
-use nearpage_machine::{Machine, duration};
+use nearpage_machine::Machine;
 use nearpage_plan::Plan;
 use nearpage_planner::{Analysis, Planner, Policy, Prediction, Quality, Threads, predict, quality};
 use nearpage_recording::{Error, Recording};
@@ -207,7 +208,6 @@ impl Comparison<'_> {
             printable(&rows[0].recording)
         );
         let name = |row: &Row| shorten(&printable(&row.recording), name_width - 1);
-        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let _ = writeln!(
             text,
             "{:<name_width$}{:>9}{:>9}{:>10}{:>10}{:>10}",
@@ -247,17 +247,17 @@ impl Comparison<'_> {
                 row.remote_planned / accesses,
             );
             let planned = simulated.and_then(|simulated| simulated.planned[number].as_ref());
-            let [remote, time, saved] = match (first_touch, planned) {
+            let [remote, elapsed, saved] = match (first_touch, planned) {
                 (Some(before), Some(after)) => [
                     change(1.0 - before.local_share(), 1.0 - after.local_share()),
-                    duration(after.time_ns),
+                    time(after.time_ns),
                     percent(1.0 - after.time_ns / before.time_ns.max(1.0)),
                 ],
                 _ => ["-"; 3].map(str::to_owned),
             };
             let _ = writeln!(
                 text,
-                "{:<name_width$}{recorded:>9}{predicted:>change_width$}{remote:>change_width$}{time:>9}{saved:>8}",
+                "{:<name_width$}{recorded:>9}{predicted:>change_width$}{remote:>change_width$}{elapsed:>9}{saved:>8}",
                 name(row),
             );
         }
@@ -275,7 +275,7 @@ impl Comparison<'_> {
             format!(
                 "simulated: misses of {}, which takes {} under first touch.",
                 printable(&simulated.recording),
-                duration(simulated.first_touch.time_ns)
+                time(simulated.first_touch.time_ns)
             )
         }));
         if rows.iter().any(|row| row.recorded.by_latency > 0.0) {
@@ -307,7 +307,7 @@ pub struct EvaluateOutput {
     replayed: Option<String>,
     /// Simulated without a plan.
     first_touch: Option<SimulatedTime>,
-    /// The others.
+    /// Recordings that are compared with the reference.
     recordings: Vec<Compared>,
     /// What has to be known of the figures.
     notes: Vec<String>,

@@ -3,7 +3,7 @@
 use nearpage_machine::Machine;
 use nearpage_plan::Plan;
 use nearpage_recording::Recording;
-use nearpage_simulator::{Job, Outcome, Policy, simulate};
+use nearpage_simulator::{Job, Outcome, SimulatedPolicy, Watched, simulate};
 
 use nearpage_planner::replay::homes::Homes;
 use nearpage_planner::replay::process::Processes;
@@ -35,11 +35,11 @@ pub fn replay(
         notes.push(format!("not simulated: {folder}: {difference}"));
         return Ok(None);
     }
-    let _progress = Progress::new(format!("simulating {folder}"));
+    let progress = Progress::new(format!("simulating {folder}"));
     let mut trace = Replayed::new(recording, recording.trace()?);
     trace.keep_steps()?;
     let mut jobs = vec![Job::new(
-        Policy::from_name("first-touch").expect("it has that name"),
+        SimulatedPolicy::from_name("first-touch").expect("it has that name"),
     )];
     let mut position = Vec::new();
     let processes = Processes::of(recording, &trace.trace, machine);
@@ -47,7 +47,7 @@ pub fn replay(
         match Homes::of(plans, &processes) {
             Ok(homes) => {
                 position.push(Some(jobs.len()));
-                jobs.push(Job::new(Policy::Homes {
+                jobs.push(Job::new(SimulatedPolicy::Homes {
                     name: name.clone(),
                     plan: homes.plan,
                 }));
@@ -59,7 +59,9 @@ pub fn replay(
         }
     }
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let outcomes = simulate(&trace, machine, &jobs, workers)
+    let all = recording.access_count().saturating_mul(jobs.len() as u64);
+    let watch = |read: u64| progress.done(read.min(all), all);
+    let outcomes = simulate(&Watched::new(&trace, &watch), machine, &jobs, workers)
         .map_err(|error| anyhow::Error::from(error).context(folder.clone()))?;
     Ok(Some(Simulated {
         recording: folder,

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use nearpage_amount::percent;
 use nearpage_machine::several;
 use nearpage_runner::{LabCounts, LabKernel, LabOptions, LabPages, LabRun, LabStream, lab};
 use schemars::JsonSchema;
@@ -133,15 +134,15 @@ fn to_text(run: &LabRun) -> Vec<String> {
         counts.tlb_misses
     ));
     let stall_share = |stall_s: f64| match counts.guest_s > 0.0 {
-        true => 100.0 * stall_s / (counts.guest_s * f64::from(run.cpus)),
+        true => stall_s / (counts.guest_s * f64::from(run.cpus)),
         false => 0.0,
     };
     lines.push(format!(
-        "misses: {} local, {} remote; stall {:.3} s ({:.0} % of all CPUs' time), of that {:.3} s in queues",
+        "misses: {} local, {} remote; stall {:.3} s ({} of all CPUs' time), of that {:.3} s in queues",
         counts.local_misses,
         counts.remote_misses,
         counts.stall_s,
-        stall_share(counts.stall_s),
+        percent(stall_share(counts.stall_s)),
         counts.queue_s
     ));
     if let Some(words) = run.pages.as_ref().and_then(LabPages::to_words) {
@@ -152,12 +153,12 @@ fn to_text(run: &LabRun) -> Vec<String> {
     }
     for node in &counts.nodes {
         lines.push(format!(
-            "node {}: {} local, {} remote misses, stall {:.3} s; controller {:.0} % busy",
+            "node {}: {} local, {} remote misses, stall {:.3} s; controller {} busy",
             node.node,
             node.local_misses,
             node.remote_misses,
             node.stall_s,
-            100.0 * node.controller.busy
+            percent(node.controller.busy)
         ));
     }
     lines

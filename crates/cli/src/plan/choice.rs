@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use nearpage_machine::duration;
+use nearpage_amount::{change, percent, time};
 use nearpage_planner::recordings::{Choice, MARGIN, WORTH_A_LOOK};
 use nearpage_report::printable;
 
@@ -47,8 +47,8 @@ pub fn to_text(choice: &Choice) -> String {
             text,
             "{:<8} {:>12} {:>12}  {}",
             one.threads.unwrap_or("–"),
-            duration(one.first_touch_ns),
-            one.planned_ns.map_or("–".to_owned(), duration),
+            time(one.first_touch_ns),
+            one.planned_ns.map_or("–".to_owned(), time),
             printable(&one.recording.to_string_lossy())
         );
     }
@@ -62,30 +62,28 @@ pub fn to_text(choice: &Choice) -> String {
     if choice.recordings.iter().any(|one| one.planned_ns.is_none()) {
         let _ = writeln!(
             text,
-            "–: not planned; no rule for all objects brings it within {:.0} % of the quickest",
-            100.0 * (WORTH_A_LOOK - 1.0)
+            "–: not planned; no rule for all objects brings it within {} of the quickest",
+            percent(WORTH_A_LOOK - 1.0)
         );
     }
     let others = choice.recordings[1..].iter();
     let best_ns = others
         .filter_map(|one| one.planned_ns)
         .fold(f64::INFINITY, f64::min);
-    let needed = 100.0 * MARGIN;
-    let percent = |first_ns: f64| 100.0 * (1.0 - best_ns / first_ns);
+    let by_how_much = |first_ns: f64| change(best_ns / first_ns - 1.0);
     let why = match (
         taken == &choice.recordings[0],
         choice.recordings[0].planned_ns,
     ) {
         (true, Some(first_ns)) if best_ns < first_ns => format!(
-            "the others take {:.1} % less time at the best, and {needed:.0} % is what two recordings of the same may \
-             differ by",
-            percent(first_ns)
+            "the others take {} time at the best, and {} is what two recordings of the same may differ by",
+            by_how_much(first_ns),
+            percent(MARGIN)
         ),
         (true, _) => "no other takes less time".to_owned(),
-        (false, Some(first_ns)) => format!(
-            "it takes {:.1} % less time than the first",
-            percent(first_ns)
-        ),
+        (false, Some(first_ns)) => {
+            format!("it takes {} time than the first", by_how_much(first_ns))
+        }
         (false, None) => "the first takes far more".to_owned(),
     };
     let _ = writeln!(text, "taken: {}; {why}", taken.recording.display());
@@ -102,7 +100,7 @@ pub fn to_text(choice: &Choice) -> String {
 #[cfg(test)]
 mod tests {
     use nearpage_planner::Judged;
-    use nearpage_planner::recordings::Weighed;
+    use nearpage_planner::recordings::WeighedRecording;
 
     use super::*;
 
@@ -111,7 +109,7 @@ mod tests {
     fn choice(taken: usize, recordings: &[(Option<&'static str>, f64, Option<f64>)]) -> Choice {
         let weighed = |(number, (&(threads, first_touch_ns, planned_ns), name)): (usize, _)| {
             let name: char = name;
-            Weighed {
+            WeighedRecording {
                 recording: name.to_string().into(),
                 threads,
                 by: Judged::Replay,

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use nearpage_machine::{duration, several};
+use nearpage_amount::{bytes, percent, time};
+use nearpage_machine::several;
 use nearpage_planner::several_inputs::{AcrossInputs, AcrossObject, OfInput};
-use nearpage_report::{bytes, printable};
+use nearpage_report::printable;
 
 /// A row for each recording, and a row for each object with its share of local accesses in each recording.
 pub fn to_text(inputs: &AcrossInputs) -> String {
@@ -38,15 +39,14 @@ pub fn to_text(inputs: &AcrossInputs) -> String {
 }
 
 fn recording(one: &OfInput) -> String {
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     let folder = one.recording.to_string_lossy();
     let arguments = one.arguments.join(" ");
     format!(
         "{:>7} {:>12} {:>12} {:>12} {:>6} {:>7}  {}{}",
         one.threads,
-        duration(one.first_touch_ns),
-        duration(one.own_plan_ns),
-        duration(one.planned_ns),
+        time(one.first_touch_ns),
+        time(one.own_plan_ns),
+        time(one.planned_ns),
         percent(one.local_before),
         percent(one.local_after),
         printable(&folder),
@@ -61,7 +61,7 @@ fn recording(one: &OfInput) -> String {
 fn each(object: &AcrossObject) -> impl Iterator<Item = String> {
     let of = |(size_bytes, local): (&Option<u64>, &Option<f64>)| match (size_bytes, local) {
         (Some(size_bytes), Some(local)) => {
-            format!("{} {:.0} % local", bytes(*size_bytes), 100.0 * local)
+            format!("{} {} local", bytes(*size_bytes), percent(*local))
         }
         _ => "not accessed".to_owned(),
     };

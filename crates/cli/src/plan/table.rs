@@ -2,20 +2,25 @@
 
 use std::fmt::Write;
 
+use anstyle::Style;
+use nearpage_amount::{bytes, change, percent, time};
 use nearpage_attribution::Confidence;
-use nearpage_machine::{duration, several};
+use nearpage_machine::several;
 use nearpage_plan::Placement;
 use nearpage_planner::{
     DecidedPlan, Doubt, ErrorSource, Judged, ObjectPrediction, Outcome, PlanTime, Uncertainty,
 };
-use nearpage_report::{bytes, printable, shorten, width, wrapped};
+use nearpage_report::emphasis::{BAD, DOUBTFUL, painted};
+use nearpage_report::{printable, shorten, width, wrapped};
 
+/// What takes more than so many times as long as first touch loses to it.
+const LOSES: f64 = 1.0005;
 /// Objects below this share of the cost have no row, unless the plan places them.
 const COST_SHARE_MIN: f64 = 0.001;
 const ROWS_MAX: usize = 20;
 
 /// A decided plan as a table, with the time that it takes, what changes while the program runs, and what has to be known.
-pub fn to_text(decided: &DecidedPlan, width: usize) -> String {
+pub fn to_text(decided: &DecidedPlan, width: usize, colour: bool) -> String {
     let paragraph = |words: &str| wrapped(&printable(words), width) + "\n";
     let program = match decided.program.as_str() {
         "" => "program",
@@ -34,27 +39,61 @@ pub fn to_text(decided: &DecidedPlan, width: usize) -> String {
         let words = "no accesses were recorded that a plan could place; record for longer, or at a higher --rate";
         return text + &paragraph(words);
     }
-    let columns = Columns::that_fit(width);
-    text += &objects(decided, &columns, width);
+    let rows = rows(&decided.prediction.objects);
+    let placements = rows.iter().map(|object| placement(object));
+    let columns = Columns::that_fit(width, placements);
+    text += &objects(decided, &rows, (&columns, width), colour);
     text += &later(decided, &columns, width);
     text.extend(
         decided
             .time
             .iter()
-            .flat_map(|time| [Some(time_in_words(time)), uncertainty_in_words(time)])
-            .flatten()
-            .map(|words| paragraph(&words)),
+            .flat_map(|time| {
+                let loses = time.planned_ns > time.first_touch_ns * LOSES;
+                let style = if loses { BAD } else { Style::new() };
+                let words = paragraph(&time_in_words(time));
+                let sure = uncertainty_in_words(time).map(|words| paragraph(&words));
+                [Some(painted(&words, style, colour)), sure]
+            })
+            .flatten(),
     );
     let assumed = decided.assumed.iter();
     text.extend(assumed.map(|words| paragraph(&format!("assumed: {words}"))));
     text.extend(decided.notes.iter().map(|note| paragraph(note)));
     let warnings = decided.warnings.iter();
-    text.extend(warnings.map(|warning| paragraph(&format!("warning: {warning}"))));
+    text.extend(warnings.map(|warning| {
+        let words = paragraph(&format!("warning: {warning}"));
+        painted(&words, DOUBTFUL, colour)
+    }));
     text
 }
 
+/// Objects that have a row.
+fn rows(objects: &[ObjectPrediction]) -> Vec<&ObjectPrediction> {
+    let worth_a_row = |object: &&ObjectPrediction| {
+        let has_own = !object.decisions.is_empty() && !object.unmatched;
+        object.cost_share >= COST_SHARE_MIN || has_own
+    };
+    objects.iter().filter(worth_a_row).take(ROWS_MAX).collect()
+}
+
+/// What the column of placements says.
+fn placement(object: &ObjectPrediction) -> String {
+    let kind = if object.unmatched { "unmatched: " } else { "" };
+    let is_unsure = object
+        .confidence
+        .is_some_and(|share| share < Confidence::SURE);
+    let unsure = if is_unsure { " ?" } else { "" };
+    format!("{kind}{}{unsure}", object.placement)
+}
+
 /// A row for each object that matters, and what holds for all of them.
-fn objects(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
+fn objects(
+    decided: &DecidedPlan,
+    rows: &[&ObjectPrediction],
+    (columns, width): (&Columns, usize),
+    colour: bool,
+) -> String {
     let prediction = &decided.prediction;
     let headings = [
         "size",
@@ -65,29 +104,22 @@ fn objects(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
         "planned",
     ];
     let mut text = columns.line("object", headings.map(str::to_owned));
-    let worth_a_row = |object: &&ObjectPrediction| {
-        let has_own = !object.decisions.is_empty() && !object.unmatched;
-        object.cost_share >= COST_SHARE_MIN || has_own
-    };
-    let rows = prediction.objects.iter().filter(worth_a_row).take(ROWS_MAX);
-    let left_out = prediction.objects.len() - rows.clone().count();
-    let any_assumed = rows.clone().any(|object| object.first_touch_assumed);
+    let left_out = prediction.objects.len() - rows.len();
+    let any_assumed = rows.iter().any(|object| object.first_touch_assumed);
     for object in rows {
         let mark = if object.first_touch_assumed { "*" } else { "" };
-        let kind = if object.unmatched { "unmatched: " } else { "" };
-        let is_unsure = object
-            .confidence
-            .is_some_and(|share| share < Confidence::SURE);
-        let unsure = if is_unsure { " ?" } else { "" };
         let cells = [
             bytes(object.size_bytes),
-            format!("{:.1}%", object.cost_share * 100.0),
-            format!("{kind}{}{unsure}", object.placement),
+            percent(object.cost_share),
+            placement(object),
             format!("{}{mark}", share(object.first_touch)),
             share(object.interleave),
             share(object.planned),
         ];
-        text.push_str(&columns.line(&object.name, cells));
+        let loses = object.planned.local_share < object.first_touch.local_share - 0.005;
+        let style = if loses { BAD } else { Style::new() };
+        let line = columns.line(&object.name, cells);
+        text.push_str(&painted(&line, style, colour));
     }
     if left_out > 0 {
         let _ = writeln!(text, "… and {left_out} more that matter less");
@@ -107,8 +139,8 @@ fn objects(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
     if let Some(share) = prediction.recorded_local_share {
         let _ = writeln!(
             text,
-            "while recorded, {:.0} % of the accesses whose node is known were local",
-            100.0 * share
+            "while recorded, {} of the accesses whose node is known were local",
+            percent(share)
         );
     }
     if any_assumed {
@@ -173,10 +205,13 @@ struct Columns {
 
 /// Which of them is the placement: words, on the left.
 const PLACEMENT: usize = 2;
+const PLACEMENT_MIN: usize = 12;
 
 impl Columns {
-    fn that_fit(columns: usize) -> Self {
+    fn that_fit(columns: usize, placements: impl Iterator<Item = String>) -> Self {
         let mut widths = [10, 7, 19, 12, 11, 8];
+        let longest = placements.map(|words| width(&words) + 2).max().unwrap_or(0);
+        widths[PLACEMENT] = longest.max(widths[PLACEMENT]);
         let room = |widths: &[usize; 6]| columns.saturating_sub(widths.iter().sum());
         let (size, first_touch, interleave) = (0, 3, 4);
         for dispensable in [interleave, size, first_touch] {
@@ -184,6 +219,8 @@ impl Columns {
                 widths[dispensable] = 0;
             }
         }
+        let missing = NAME_MIN.saturating_sub(room(&widths));
+        widths[PLACEMENT] = widths[PLACEMENT].saturating_sub(missing).max(PLACEMENT_MIN);
         Self {
             name: room(&widths).clamp(NAME_MIN, NAME_MAX),
             widths,
@@ -218,27 +255,27 @@ const NAME_MIN: usize = 16;
 const NAME_MAX: usize = 48;
 
 /// What a plan does to the time, of a run as long as the recorded one and of those that it is for.
-fn time_in_words(time: &PlanTime) -> String {
-    let how = match time.by {
+fn time_in_words(times: &PlanTime) -> String {
+    let how = match times.by {
         Judged::Replay => "replayed",
         Judged::Model => "modelled with contention",
     };
     let instead = |[before_ns, after_ns]: [f64; 2]| {
-        format!("{} instead of {}", duration(after_ns), duration(before_ns))
+        format!("{} instead of {}", time(after_ns), time(before_ns))
     };
-    let recorded = [time.first_touch_ns, time.planned_ns];
+    let recorded = [times.first_touch_ns, times.planned_ns];
     let mut words = format!(
         "time, {how}: {} under first touch{}",
         instead(recorded),
         by_how_much(recorded)
     );
-    if time.runtime_scale > 1.0 {
-        let scaled = [time.scaled_first_touch_ns, time.scaled_planned_ns];
+    if times.runtime_scale > 1.0 {
+        let scaled = [times.scaled_first_touch_ns, times.scaled_planned_ns];
         let _ = write!(
             words,
             "; {} with a parallel part {} times as long, for which it was decided{}",
             instead(scaled),
-            time.runtime_scale,
+            times.runtime_scale,
             by_how_much(scaled)
         );
     }
@@ -270,8 +307,8 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
                 ErrorSource::History => "what was measured here",
             };
             format!(
-                "nine of ten such predictions are within {:.0} % of {whose} on machines {}",
-                100.0 * model.nine_in_ten,
+                "nine of ten such predictions are within {} of {whose} on machines {}",
+                percent(model.nine_in_ten),
                 model.class.as_str()
             )
         });
@@ -297,16 +334,14 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
 
 /// Nothing, where it rounds to nothing.
 fn by_how_much([before_ns, after_ns]: [f64; 2]) -> String {
-    let percent = 100.0 * (after_ns / before_ns - 1.0);
-    match percent {
-        -0.05..0.05 => String::new(),
-        ..0.0 => format!(" ({:.1} % less)", -percent),
-        _ => format!(" ({percent:.1} % more)"),
+    match after_ns / before_ns - 1.0 {
+        -0.0005..0.0005 => String::new(),
+        share => format!(" ({})", change(share)),
     }
 }
 
 fn share(outcome: Outcome) -> String {
-    format!("{:.0} %", outcome.local_share * 100.0)
+    percent(outcome.local_share)
 }
 
 /// Made safe for a terminal, and cut or padded to so many columns.

@@ -7,8 +7,8 @@ use crate::address_space::AddressSpace;
 use crate::decide::{Interval, Observed, Placed, ThreadTotals};
 use crate::free_memory::FreeMemory;
 use crate::kernel::Kernel;
-use crate::observer::{Observer, Seen};
-use crate::pages::{AT_ONCE, Page, ProcessIndex, Touched, Wanted};
+use crate::observer::{Observer, SampledAccess};
+use crate::pages::{AT_ONCE, Page, PageLookup, ProcessIndex, Touched};
 use crate::process::TargetProcess;
 use crate::tally::Tally;
 
@@ -125,7 +125,7 @@ impl Daemon {
         homes.begin();
         // Samples of a process come one after another.
         let mut of_process: Option<(ProcessIndex, Option<&AddressSpace>)> = None;
-        let mut page = |seen: &Seen| {
+        let mut page = |seen: &SampledAccess| {
             let process = threads[seen.thread.0 as usize].process;
             let space = match of_process {
                 Some((last, space)) if last == process => space,
@@ -143,7 +143,7 @@ impl Daemon {
             &seen[begin..(begin + AT_ONCE).min(seen.len())]
         };
         // While some are taken in, what memory is slow to give of the next ones is on its way.
-        let mut wanted = [Wanted::NONE; 3];
+        let mut wanted = [PageLookup::NONE; 3];
         let mut latest_ns = 0;
         for at in 0..seen.len().div_ceil(AT_ONCE) + 2 {
             pages.want(&mut wanted[at % 3], some(at).iter().map(&mut page));
@@ -204,7 +204,7 @@ fn page_address(space: Option<&AddressSpace>, address: u64, page_bytes: u64) -> 
 
 /// A sample on a page, whose home is not known yet.
 #[inline]
-fn observed(seen: &Seen, page: u32, node: u16, after_ns: u64) -> Observed {
+fn observed(seen: &SampledAccess, page: u32, node: u16, after_ns: u64) -> Observed {
     Observed {
         after_ns,
         page,

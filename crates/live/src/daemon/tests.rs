@@ -11,7 +11,7 @@ use nearpage_sampler::Sink;
 
 use super::*;
 use crate::address_space::{AddressSpace, Mapping};
-use crate::{care::Stage, decide::Interval, log::replay};
+use crate::{decide::Interval, guard::Stage, log::replay};
 use world::{Program, World, world};
 
 const PAGE: u64 = 4096;
@@ -28,13 +28,13 @@ fn daemon(policy: &str, world: &World, change: impl Fn(&mut Settings)) -> Daemon
 
 fn settings(policy: &str) -> Settings {
     Settings {
-        policy: Policy::from_name(policy).expect("a policy"),
+        policy: LivePolicy::from_name(policy).expect("a policy"),
         pages: 30_000,
         limits: Limits {
             stall_ns: 20_000_000,
             bytes_per_second: 1 << 30,
         },
-        caution: Caution::default(),
+        guard_thresholds: GuardThresholds::default(),
         dry_run: false,
         moves_threads: false,
         seed: 1,
@@ -87,7 +87,7 @@ pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
         lost_per_1000: 250,
         local_per_1000: 875,
         accesses: 8,
-        wished: 9,
+        requested: 9,
         replications_interleaved: 1,
         moved_back: false,
         threads_pinned: 0,
@@ -153,13 +153,13 @@ fn blocks_come_to_their_threads_within_ten_intervals() {
 fn a_dry_run_and_a_machine_of_one_node_move_nothing() {
     let (mut world, mut program) = (world(), Program::new());
     let mut daemon = daemon("migrate", &world, |settings| settings.dry_run = true);
-    let mut wished = 0;
+    let mut requested = 0;
     for _ in 0..10 {
         program.run(&mut world, 400, blocks);
         let report = daemon.after_interval(&mut program, &mut world);
-        wished += report.entry.processes[0].wished;
+        requested += report.entry.processes[0].requested;
     }
-    assert!(wished >= 300);
+    assert!(requested >= 300);
     assert_eq!(world.moves, 0);
 }
 
@@ -352,7 +352,7 @@ fn all_pages_go_back_however_long_it_takes() {
         assert!(intervals < 100, "{} pages are still away", away(&world));
     }
     // The time for which it is left alone begins now.
-    for _ in 0..Caution::default().hold_intervals - 1 {
+    for _ in 0..GuardThresholds::default().hold_intervals - 1 {
         program.run(&mut world, 300, blocks);
         let report = daemon.after_interval(&mut program, &mut world);
         assert_eq!(report.entry.processes[0].stage, Stage::Holding);
@@ -450,7 +450,7 @@ fn threads_are_pinned_with_care_and_let_go_in_the_end() {
     let mut daemon = daemon("watch", &world, |_| ());
     let list = |text: &str| text.parse::<CpuList>().expect("a list");
     let (anywhere, elsewhere) = (list("0-3"), list("2"));
-    for _ in 0..Caution::default().intervals {
+    for _ in 0..GuardThresholds::default().intervals {
         let process = report_of(&mut daemon, &mut program, &mut world);
         assert_eq!(process.stage, Stage::Measuring);
     }
@@ -485,7 +485,7 @@ fn threads_go_where_the_last_decision_wants_them_or_nowhere() {
     for process in daemon.processes.values_mut() {
         process.pin(PID + 1, "2".parse().expect("a list"));
     }
-    for _ in 0..Caution::default().intervals + 3 {
+    for _ in 0..GuardThresholds::default().intervals + 3 {
         let process = report_of(&mut daemon, &mut program, &mut world);
         assert_eq!(process.threads_pinned, 0);
     }

@@ -59,8 +59,8 @@ impl Kernel for Fake {
     }
 }
 
-fn wishes(count: u64) -> Vec<Wish> {
-    let wish = |number: u64| Wish {
+fn moves(count: u64) -> Vec<PageMove> {
+    let page_move = |number: u64| PageMove {
         page: Page {
             process: ProcessIndex(0),
             address: number * 4096,
@@ -69,7 +69,7 @@ fn wishes(count: u64) -> Vec<Wish> {
         from: NodeId(0),
         to: NodeId(3),
     };
-    (0..count).map(wish).collect()
+    (0..count).map(page_move).collect()
 }
 
 fn mover() -> Mover {
@@ -86,7 +86,7 @@ fn all_pages_move_and_no_call_takes_too_long() {
         page_ns: 10_000,
         ..Fake::default()
     };
-    let round = mover().carry_out(&mut kernel, PROCESS, &wishes(10_000), u64::MAX);
+    let round = mover().carry_out(&mut kernel, PROCESS, &moves(10_000), u64::MAX);
     assert_eq!(round.outcomes.moved, 10_000);
     assert_eq!(round.moved.len(), 10_000);
     assert!(round.longest_call_ns <= 20_000_000);
@@ -108,15 +108,15 @@ fn what_will_not_move_is_counted_by_reason_and_waits_longer_each_time() {
     let mut tried = Vec::new();
     for round in 0..20 {
         mover.begin_round();
-        let mut wishes = wishes(4);
-        wishes.retain(|wish| mover.may_try(&wish.page));
-        let done = mover.carry_out(&mut kernel, PROCESS, &wishes, u64::MAX);
+        let mut moves = moves(4);
+        moves.retain(|page_move| mover.may_try(&page_move.page));
+        let done = mover.carry_out(&mut kernel, PROCESS, &moves, u64::MAX);
         assert_eq!(done.outcomes.moved, 1);
         if done.outcomes.busy > 0 {
             assert_eq!((done.outcomes.shared, done.outcomes.absent), (1, 1));
             tried.push(round);
         } else {
-            assert_eq!(wishes.len(), 1);
+            assert_eq!(moves.len(), 1);
         }
     }
     assert_eq!(tried, [0, 2, 5, 10, 19]);
@@ -128,7 +128,7 @@ fn a_node_that_is_not_allowed_spoils_its_own_pages_only() {
         poison: FxHashMap::from_iter([(5 * 4096, libc::EACCES), (6 * 4096, libc::ENODEV)]),
         ..Fake::default()
     };
-    let round = mover().carry_out(&mut kernel, PROCESS, &wishes(100), u64::MAX);
+    let round = mover().carry_out(&mut kernel, PROCESS, &moves(100), u64::MAX);
     assert_eq!(round.outcomes.node_not_allowed, 2);
     assert_eq!(round.outcomes.moved, 98);
 }
@@ -140,7 +140,7 @@ fn no_permission_and_no_process_end_it_at_once() {
             poison: FxHashMap::from_iter([(0, errno)]),
             ..Fake::default()
         };
-        let round = mover().carry_out(&mut kernel, PROCESS, &wishes(100), u64::MAX);
+        let round = mover().carry_out(&mut kernel, PROCESS, &moves(100), u64::MAX);
         assert_eq!(kernel.calls.len(), 1);
         assert_eq!(round.outcomes.moved, 0);
         assert!(round.outcomes.not_permitted + round.outcomes.process_gone == 100);
@@ -153,11 +153,11 @@ fn a_process_with_the_same_number_is_left_alone() {
         ends_after_calls: Some(2),
         ..Fake::default()
     };
-    let round = mover().carry_out(&mut kernel, PROCESS, &wishes(100), u64::MAX);
+    let round = mover().carry_out(&mut kernel, PROCESS, &moves(100), u64::MAX);
     assert_eq!(kernel.calls.len(), 2);
     assert_eq!(round.outcomes.moved + round.outcomes.process_gone, 100);
     let other = Identity { pid: 43, ..PROCESS };
-    let round = mover().carry_out(&mut Fake::default(), other, &wishes(3), u64::MAX);
+    let round = mover().carry_out(&mut Fake::default(), other, &moves(3), u64::MAX);
     assert_eq!(round.outcomes.process_gone, 3);
 }
 
@@ -168,9 +168,11 @@ fn huge_pages_count_for_as_much_as_they_are() {
         page_ns: 500_000,
         ..Fake::default()
     };
-    let mut wishes = wishes(64);
-    wishes.iter_mut().for_each(|wish| wish.bytes = HUGE);
-    let round = mover().carry_out(&mut kernel, PROCESS, &wishes, u64::MAX);
+    let mut moves = moves(64);
+    moves
+        .iter_mut()
+        .for_each(|page_move| page_move.bytes = HUGE);
+    let round = mover().carry_out(&mut kernel, PROCESS, &moves, u64::MAX);
     assert_eq!(round.outcomes.moved, 64);
     assert_eq!(round.moved_bytes, 64 * HUGE);
     // Half of 20 ms at half a millisecond each is 20 of them, but no call has more than 16 MiB.
@@ -186,7 +188,7 @@ fn it_ends_in_time() {
         page_ns: 1_000_000,
         ..Fake::default()
     };
-    let round = mover().carry_out(&mut kernel, PROCESS, &wishes(10_000), 500_000_000);
+    let round = mover().carry_out(&mut kernel, PROCESS, &moves(10_000), 500_000_000);
     assert!(kernel.now_ns < 530_000_000, "{}", kernel.now_ns);
     assert_eq!(round.left + round.outcomes.moved, 10_000);
     assert!(round.left > 9000);
@@ -206,7 +208,7 @@ proptest! {
             poison: poison.into_iter().map(|page| (page * 4096, libc::EACCES)).collect(),
             ..Fake::default()
         };
-        let round = mover().carry_out(&mut kernel, PROCESS, &wishes(count), deadline_ns);
+        let round = mover().carry_out(&mut kernel, PROCESS, &moves(count), deadline_ns);
         let counted: u64 = round.outcomes.by_reason().iter().map(|(_, count)| count).sum();
         prop_assert_eq!(counted + round.left, count);
         prop_assert_eq!(round.moved.len() as u64, round.outcomes.moved);

@@ -16,8 +16,8 @@ fn touch(pages: &mut HotPages, page: Page) -> Touched {
     pages.touch(&wanted, 0, |_| ())
 }
 
-fn expected(pages: &HotPages, all: &[Page]) -> Wanted {
-    let mut wanted = Wanted::NONE;
+fn expected(pages: &HotPages, all: &[Page]) -> PageLookup {
+    let mut wanted = PageLookup::NONE;
     pages.want(&mut wanted, all.iter().copied());
     pages.expect(&mut wanted, |_| ());
     wanted
@@ -177,7 +177,7 @@ proptest! {
             left_out: Default::default(),
         };
         // Those that are expected, and touched after the next are.
-        let mut waiting: Option<(Wanted, Vec<Page>)> = None;
+        let mut waiting: Option<(PageLookup, Vec<Page>)> = None;
         for (addresses, what) in steps {
             // Few hashes, so that they collide in any table, and many.
             let all: Vec<Page> = addresses

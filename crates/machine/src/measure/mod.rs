@@ -35,6 +35,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nearpage_amount::percent;
+
 use crate::{CpuId, CpuList, LoadedLatency, Machine, Matrix, NodeId, figures};
 use available::{busy, control_group_bytes, free_bytes};
 use bandwidth::Kind;
@@ -350,8 +352,8 @@ impl Measurement {
             && share < 0.9
         {
             self.notes.push(format!(
-                "node {node}: {:.0} % of its memory in huge pages, so latencies include TLB misses",
-                share * 100.0
+                "node {node}: {} of its memory in huge pages, so latencies include TLB misses",
+                percent(share)
             ));
         }
         Ok(buffer)

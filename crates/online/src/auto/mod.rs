@@ -15,7 +15,7 @@
 //!   trusted shows in what moves have saved so far: the share of their cost that they have paid back is taken off the
 //!   standard errors (an empirical prior in place of a fixed one). Each further move of the same page away from where
 //!   it was first touched costs twice as much as the one before, so that pages that go back and forth soon stay.
-//! - **Budget** ([`purse`]). Moves may cost the program what earlier ones have saved so far, by observation, plus a
+//! - **Budget** ([`migration_budget`]). Moves may cost the program what earlier ones have saved so far, by observation, plus a
 //!   small share of the time: whatever is predicted, moves cost no more than that to first touch. Whatever is away may
 //!   have to go back when threads have ended: what it loses until then, and the move, are held in reserve.
 //!   What a page has saved is taken as what it will save is: with the waits at the controllers.
@@ -30,9 +30,9 @@
 //!   costs beyond a move is to be expected as often as copies have met with one so far ([`risk`]): so much more a
 //!   copy has to save, and so much more the budget has to allow.
 
+mod migration_budget;
 mod parameters;
 mod propose;
-mod purse;
 mod risk;
 mod threads;
 
@@ -40,9 +40,9 @@ use nearpage_recording::{AccessKind, ThreadIndex};
 
 pub use self::parameters::{AutoParameters, MemoryTimes};
 
+use self::migration_budget::MigrationBudget;
 use self::parameters::Costs;
 use self::propose::Proposal;
-use self::purse::Purse;
 use self::risk::Risk;
 use self::threads::{Threads, Weighing};
 use super::{
@@ -123,7 +123,7 @@ pub struct Auto {
     waited: f64,
     /// In the last epoch one thread ran, and the others waited for it.
     one_runs: bool,
-    purse: Purse,
+    migration_budget: MigrationBudget,
     /// None: they stay where they are.
     threads: Option<Threads>,
 }
@@ -194,7 +194,7 @@ impl Auto {
             taken_ns: 0.0,
             waited: 1.0,
             one_runs: false,
-            purse: Purse::new(budget_permille as f64 / 1000.0),
+            migration_budget: MigrationBudget::new(budget_permille as f64 / 1000.0),
             threads: (move_threads != 0)
                 .then(|| Threads::new(nodes, setting.cpus_per_node, refill)),
         })
@@ -217,7 +217,7 @@ impl Auto {
 
     /// Standard errors by which a gain must exceed its cost, less what moves have paid back of theirs.
     fn errors_left(&self) -> f64 {
-        self.errors * (1.0 - self.purse.paid_back(self.cost_ns))
+        self.errors * (1.0 - self.migration_budget.paid_back(self.cost_ns))
     }
 
     /// The copy that serves a node.
@@ -244,8 +244,8 @@ impl Auto {
         copies: Copies,
     ) -> Option<Action> {
         let first = usize::from(self.pages[page as usize].first);
-        let price_ns = self.purse.price_ns(thread, self.cost_ns);
-        let affordable = self.purse.free_ns() >= price_ns;
+        let price_ns = self.migration_budget.price_ns(thread, self.cost_ns);
+        let affordable = self.migration_budget.free_ns() >= price_ns;
         // Only what is away from its first node may move without.
         if !affordable && copies.nodes == 1 << first {
             return None;
@@ -279,11 +279,11 @@ impl Auto {
             false => self.errors_left(),
         };
         let certain_ns = saving.saved_ns - errors * saving.variance.sqrt();
-        let affordable = self.purse.free_ns() >= price_ns + risk_ns + back_ns;
+        let affordable = self.migration_budget.free_ns() >= price_ns + risk_ns + back_ns;
         if certain_ns <= least || !(affordable || goes_back) {
             return None;
         }
-        self.purse.pay(thread, self.cost_ns);
+        self.migration_budget.pay(thread, self.cost_ns);
         self.risk.copies += u64::from(kind == ActionKind::Replicate);
         let row = page as usize * self.nodes..(page as usize + 1) * self.nodes;
         if moves_home {
@@ -331,7 +331,7 @@ impl Auto {
         let Some(threads) = &mut self.threads else {
             return;
         };
-        let left = threads.decide(epoch, &weighing, &mut self.purse);
+        let left = threads.decide(epoch, &weighing, &mut self.migration_budget);
         if left == 0 {
             return;
         }
@@ -348,7 +348,7 @@ impl Auto {
     /// A page is away from its first node now, or is not; what is away has its way back held in reserve.
     fn set_away(&mut self, page: u32, away: bool) {
         let was = std::mem::replace(&mut self.pages[page as usize].away, away);
-        self.purse.reserve_ns +=
+        self.migration_budget.reserve_ns +=
             BACK_MOVES * self.cost_ns * (f64::from(u8::from(away)) - f64::from(u8::from(was)));
     }
 
@@ -419,7 +419,8 @@ impl OnlinePolicy for Auto {
         let looked_at = count.is_multiple_of(self.step);
         if copies.nodes != 1 << first || from != at {
             let each_ns = self.loaded(from, first) - self.loaded(at, serving);
-            self.purse.saved(thread, self.waited_for() * each_ns);
+            self.migration_budget
+                .saved(thread, self.waited_for() * each_ns);
         }
         if looked_at {
             actions.extend(self.decide(page, at, thread, copies));
@@ -442,7 +443,8 @@ impl OnlinePolicy for Auto {
         }
         let running = epoch.threads.iter().filter(|thread| thread.busy_ns > 0);
         self.one_runs = running.count() == 1;
-        self.purse.end_epoch(epoch.duration_ns, epoch.threads);
+        self.migration_budget
+            .end_epoch(epoch.duration_ns, epoch.threads);
         let homes = epoch.threads.iter().map(|thread| 1 << thread.node);
         // Where no threads are told, they may be anywhere.
         self.inhabited = homes
@@ -458,7 +460,7 @@ impl OnlinePolicy for Auto {
 
     fn thread_moves(&mut self) -> Vec<ThreadMove> {
         let threads = self.threads.as_mut();
-        threads.map_or(Vec::new(), Threads::take_wishes)
+        threads.map_or(Vec::new(), Threads::take_moves)
     }
 
     fn forget(&mut self, page: u32) {
@@ -478,7 +480,7 @@ impl OnlinePolicy for Auto {
         let state = &mut self.pages[page as usize];
         state.collapses = state.collapses.saturating_add(1);
         state.stores = state.stores.saturating_add(1);
-        self.purse.lose(self.risk.collapse_ns);
+        self.migration_budget.lose(self.risk.collapse_ns);
         self.risk.collapses += 1;
         Survivor::Master
     }

@@ -41,7 +41,7 @@ fn auto() -> Auto {
 
 fn rich() -> Auto {
     let mut policy = auto();
-    policy.purse.balance_ns = 1e9;
+    policy.migration_budget.balance_ns = 1e9;
     policy
 }
 
@@ -94,7 +94,7 @@ fn without_queues_no_page_moves_to_spread_load() {
     let far = seen(1, 2, AccessKind::Store, Copies::at(0));
     (0..400).for_each(|_| policy.observe(&far, &mut actions));
     assert_eq!(actions, [], "nothing to spend");
-    policy.purse.balance_ns = 1e9;
+    policy.migration_budget.balance_ns = 1e9;
     let near = seen(1, 0, AccessKind::Store, Copies::at(0));
     (0..25).for_each(|_| policy.observe(&near, &mut actions));
     let done: Vec<_> = actions.iter().map(|one| (one.kind, one.node)).collect();
@@ -136,7 +136,7 @@ fn without_savings_only_a_share_of_the_time_is_spent() {
     // A hundredth of 6 ms pays for one move, for as much that the page may lose, and for its way back.
     assert!(acts(&mut policy, AccessKind::Load).is_some());
     assert_eq!(acts(&mut policy, AccessKind::Load), None);
-    assert_eq!(policy.purse.free_ns(), 0.0);
+    assert_eq!(policy.migration_budget.free_ns(), 0.0);
     // What it saves pays for more.
     for _ in 0..200 {
         policy.observe(
@@ -146,13 +146,13 @@ fn without_savings_only_a_share_of_the_time_is_spent() {
     }
     pass(&mut policy, &[thread(0, 0), thread(2, 2)]);
     assert_eq!(
-        policy.purse.free_ns(),
+        policy.migration_budget.free_ns(),
         50_000.0,
         "40 µs, and a share of 1 ms"
     );
     // The page's number is another's now: nothing has to go back.
     policy.forget(1);
-    assert_eq!(policy.purse.free_ns(), 90_000.0);
+    assert_eq!(policy.migration_budget.free_ns(), 90_000.0);
 }
 
 #[test]
@@ -163,12 +163,12 @@ fn moves_that_have_paid_for_themselves_ask_for_less_certainty() {
     };
     let count = |mut policy: Auto| acts(&mut policy, AccessKind::Store).expect("it pays").0;
     let mut proven = careful();
-    proven.purse.saved(ThreadIndex(2), 20_000.0);
+    proven.migration_budget.saved(ThreadIndex(2), 20_000.0);
     pass(&mut proven, &[thread(0, 0), thread(2, 2)]);
     assert_eq!(count(proven), 125, "a hundred pay, with a look at each 25");
     let mut poor = careful();
-    poor.purse.lose(20_000.0);
-    poor.purse.saved(ThreadIndex(2), 20_000.0);
+    poor.migration_budget.lose(20_000.0);
+    poor.migration_budget.saved(ThreadIndex(2), 20_000.0);
     pass(&mut poor, &[thread(0, 0), thread(2, 2)]);
     let (half, none) = (count(poor), count(careful()));
     assert!(125 < half && half < none, "{half}, {none}");
@@ -210,7 +210,7 @@ fn a_thread_goes_to_its_pages() {
     let threads = [thread(0, 0), thread(2, 2)];
     let look = |parameters: &AutoParameters| {
         let mut policy = Auto::new(parameters, &setting, Some(&times())).expect("policy");
-        policy.purse.balance_ns = 6000.0;
+        policy.migration_budget.balance_ns = 6000.0;
         let far = seen(1, 2, AccessKind::Store, Copies::at(0));
         (0..24).for_each(|_| policy.observe(&far, &mut Vec::new()));
         pass(&mut policy, &threads);
@@ -223,7 +223,7 @@ fn a_thread_goes_to_its_pages() {
     assert_eq!(policy.thread_moves(), [], "told once");
     assert_eq!(policy.counts[4..8], [0; 4], "the thread is elsewhere");
     // All that there was pays for the move, and is held for the way back; what it saves is counted.
-    assert_eq!(policy.purse.free_ns(), 0.0);
+    assert_eq!(policy.migration_budget.free_ns(), 0.0);
     let near = Observation {
         node: 0,
         ..seen(1, 2, AccessKind::Store, Copies::at(0))
@@ -233,7 +233,7 @@ fn a_thread_goes_to_its_pages() {
     let new = Observation { page: 2, ..near };
     policy.observe(&new, &mut Vec::new());
     pass(&mut policy, &[thread(0, 0), thread(2, 0)]);
-    assert_eq!(policy.purse.free_ns(), 2000.0);
+    assert_eq!(policy.migration_budget.free_ns(), 2000.0);
 
     let still = AutoParameters {
         move_threads: 0,
@@ -272,7 +272,7 @@ fn a_page_goes_back_without_asking() {
         &mut Vec::new(),
     );
     policy.pages[1].moves = 3;
-    policy.purse.balance_ns = -1e9;
+    policy.migration_budget.balance_ns = -1e9;
     // It is on node 2 now, and node 0 refers to it: as soon as that has cost a move.
     let mut found = None;
     for count in 1..1000 {
@@ -289,7 +289,7 @@ fn a_page_goes_back_without_asking() {
     assert!((122..=150).contains(&count), "{count}");
     // Anywhere else it would have to be paid for.
     let mut elsewhere = auto();
-    elsewhere.purse.balance_ns = -1e9;
+    elsewhere.migration_budget.balance_ns = -1e9;
     assert_eq!(acts(&mut elsewhere, AccessKind::Store), None);
 }
 
@@ -308,7 +308,7 @@ fn a_page_goes_back_at_once_to_the_thread_that_runs_alone() {
             ..thread(1, 2)
         };
         pass(&mut policy, &[thread(0, 0), other]);
-        policy.purse.balance_ns = -1e9;
+        policy.migration_budget.balance_ns = -1e9;
         (2..1000).find(|_| {
             let mut actions = Vec::new();
             let seen = seen(1, 0, AccessKind::Store, Copies::at(2));
@@ -339,13 +339,17 @@ fn rounds_to_copy(policy: &mut Auto, page: u32) -> Option<u32> {
 fn a_copy_needs_no_way_back() {
     let mut policy = auto();
     // A copy, as much that is left over, and what one store in twenty copies costs beyond a move: nothing here.
-    policy.purse.balance_ns = 39_999.0;
+    policy.migration_budget.balance_ns = 39_999.0;
     assert_eq!(rounds_to_copy(&mut policy, 1), None);
-    policy.purse.balance_ns = 40_000.0;
+    policy.migration_budget.balance_ns = 40_000.0;
     assert!(rounds_to_copy(&mut policy, 2).is_some());
-    assert_eq!(policy.purse.free_ns(), 20_000.0, "nothing is held for it");
+    assert_eq!(
+        policy.migration_budget.free_ns(),
+        20_000.0,
+        "nothing is held for it"
+    );
     // A move holds its way back as well.
-    policy.purse.balance_ns = 59_999.0;
+    policy.migration_budget.balance_ns = 59_999.0;
     assert_eq!(acts(&mut policy, AccessKind::Store), None);
 }
 
@@ -374,7 +378,7 @@ fn what_waits_longer_where_it_has_gone_saves_less() {
         let moved = seen(1, 2, AccessKind::Load, Copies::at(2));
         policy.observe(&moved, &mut Vec::new());
         policy.end_epoch(&epoch, &mut Vec::new());
-        policy.purse.balance_ns
+        policy.migration_budget.balance_ns
     };
     assert_eq!(saved_ns([0; 4]), 200.0);
     // Half of the time busy: half of a service to wait, by Pollaczek and Khinchine.
@@ -389,18 +393,18 @@ fn a_store_to_a_copied_page_is_priced_and_makes_copies_dear() {
         ..times()
     };
     let mut policy = Auto::new(&AutoParameters::default(), &SETTING, Some(&times)).expect("policy");
-    policy.purse.balance_ns = 1e9;
+    policy.migration_budget.balance_ns = 1e9;
     // 20 µs, and one in twenty of 600 µs beyond a move: 250 loads pay, less than 300 with certainty.
     let copied = rounds_to_copy(&mut policy, 1).expect("it pays");
     assert!((250..=325).contains(&copied), "{copied}");
-    let before_ns = policy.purse.balance_ns;
+    let before_ns = policy.migration_budget.balance_ns;
     policy.collapse(1);
-    assert_eq!(policy.purse.balance_ns, before_ns - 620_000.0);
+    assert_eq!(policy.migration_budget.balance_ns, before_ns - 620_000.0);
     // Of one copy one was stored to, so that every other is taken to be.
     let next = rounds_to_copy(&mut policy, 2).expect("it pays");
     assert!(next > 1600, "{next}");
     // What is left would pay for a copy, and not for the store that is to be expected.
-    policy.purse.balance_ns = 100_000.0;
+    policy.migration_budget.balance_ns = 100_000.0;
     assert_eq!(rounds_to_copy(&mut policy, 3), None);
 }
 

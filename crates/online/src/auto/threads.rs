@@ -8,7 +8,7 @@
 
 use nearpage_recording::ThreadIndex;
 
-use super::purse::Purse;
+use super::migration_budget::MigrationBudget;
 use super::{BACK_MOVES, DOUBLINGS_MAX, NONE};
 use crate::{Epoch, ThreadCounts, ThreadMove};
 
@@ -28,7 +28,7 @@ pub(super) struct Threads {
     own_at_once: Vec<i64>,
     /// Some have moved.
     pub any_moved: bool,
-    wishes: Vec<ThreadMove>,
+    thread_moves: Vec<ThreadMove>,
 }
 
 /// Filling the caches of another CPU.
@@ -118,7 +118,7 @@ impl Threads {
             ran_on: 0,
             own_at_once: vec![0; nodes],
             any_moved: false,
-            wishes: Vec::new(),
+            thread_moves: Vec::new(),
         }
     }
 
@@ -148,12 +148,17 @@ impl Threads {
         self.seen.iter_mut().for_each(|count| *count >>= 1);
     }
 
-    pub fn take_wishes(&mut self) -> Vec<ThreadMove> {
-        std::mem::take(&mut self.wishes)
+    pub fn take_moves(&mut self) -> Vec<ThreadMove> {
+        std::mem::take(&mut self.thread_moves)
     }
 
     /// Moves threads as far as that pays; a bit for each node that one leaves.
-    pub fn decide(&mut self, epoch: &Epoch<'_>, weighing: &Weighing<'_>, purse: &mut Purse) -> u64 {
+    pub fn decide(
+        &mut self,
+        epoch: &Epoch<'_>,
+        weighing: &Weighing<'_>,
+        budget: &mut MigrationBudget,
+    ) -> u64 {
         let threads = epoch.threads;
         let mut at: Vec<usize> = threads.iter().map(|one| usize::from(one.node)).collect();
         let mut room = self.room(threads);
@@ -168,14 +173,14 @@ impl Threads {
             let (mut price_ns, mut longest_ns) = (0.0f64, 0.0f64);
             for one in &moving {
                 let thread = threads[one.thread].thread;
-                price_ns = price_ns.max(purse.price_ns(thread, one.refill_ns));
+                price_ns = price_ns.max(budget.price_ns(thread, one.refill_ns));
                 longest_ns = longest_ns.max(one.refill_ns);
             }
             // They would go back side by side.
-            let reserve_ns = (BACK_MOVES * longest_ns - purse.threads_reserve_ns).max(0.0);
+            let reserve_ns = (BACK_MOVES * longest_ns - budget.threads_reserve_ns).max(0.0);
             let goes_back =
                 |one: &Leaving| usize::from(self.of(threads[one.thread].thread).first) == one.node;
-            let affordable = purse.free_ns() >= price_ns + reserve_ns;
+            let affordable = budget.free_ns() >= price_ns + reserve_ns;
             if !affordable && !moving.iter().all(goes_back) {
                 break;
             }
@@ -185,7 +190,7 @@ impl Threads {
             for one in moving {
                 let index = threads[one.thread].thread;
                 prospects[one.thread] = None;
-                purse.pay(index, one.refill_ns);
+                budget.pay(index, one.refill_ns);
                 left |= 1 << at[one.thread];
                 at[one.thread] = one.node;
                 let known = &mut self.known[index.0 as usize];
@@ -194,7 +199,7 @@ impl Threads {
                 known.refill_ns = one.refill_ns;
                 known.moves = known.moves.saturating_add(1);
                 self.any_moved = true;
-                self.wishes.push(ThreadMove {
+                self.thread_moves.push(ThreadMove {
                     thread: index,
                     node: one.node as u16,
                     rule: "its references so far would have paid for moving it to the memory that they went to",
@@ -202,7 +207,7 @@ impl Threads {
             }
             let away = self.known.iter().filter(|known| known.is_away());
             let longest_ns = away.map(|known| known.refill_ns).fold(0.0, f64::max);
-            purse.threads_reserve_ns = BACK_MOVES * longest_ns;
+            budget.threads_reserve_ns = BACK_MOVES * longest_ns;
         }
         left
     }

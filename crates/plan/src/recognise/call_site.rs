@@ -4,7 +4,7 @@
 use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::compact_plan::{RULE_WEAK, Rule};
 
-use super::{Recogniser, Unmatched};
+use super::{NotRecognised, Recogniser};
 use crate::compact::Tables;
 use crate::module::{ModuleImage, Symbol};
 use crate::suggest::did_you_mean;
@@ -22,7 +22,7 @@ impl<'a> Recogniser<'a> {
         siblings: &[&Subject],
         tables: &mut Tables,
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<Rule>, Unmatched> {
+    ) -> Result<Vec<Rule>, NotRecognised> {
         let mut stacks = self.stacks(frames, Lines::Kept, warnings)?;
         // An edit above shifts every line: where the functions alone say which call site is meant,
         // they will do.
@@ -65,7 +65,7 @@ impl<'a> Recogniser<'a> {
         frames: &[CallSiteFrame],
         lines: Lines,
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<Stack>, Unmatched> {
+    ) -> Result<Vec<Stack>, NotRecognised> {
         let mut stacks: Vec<Stack> = vec![Stack::default()];
         for (depth, frame) in frames.iter().enumerate() {
             let ranges = self.frame(frame, depth, lines, warnings)?;
@@ -84,7 +84,7 @@ impl<'a> Recogniser<'a> {
         depth: usize,
         lines: Lines,
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<Range>, Unmatched> {
+    ) -> Result<Vec<Range>, NotRecognised> {
         let CallSiteFrame {
             module,
             build_id,
@@ -128,7 +128,7 @@ impl<'a> Recogniser<'a> {
                 u64::MAX,
                 false,
             )]),
-            None if by_hand => Err(Unmatched::Nothing(format!(
+            None if by_hand => Err(NotRecognised::Nothing(format!(
                 "`{module}` is not loaded at start"
             ))),
             // Loaded later: this build exactly, any other build anywhere in it.
@@ -145,7 +145,7 @@ impl<'a> Recogniser<'a> {
         modules: impl Iterator<Item = &'a ModuleImage>,
         second_key: Option<Lines>,
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<Range>, Unmatched> {
+    ) -> Result<Vec<Range>, NotRecognised> {
         let is_weak = second_key.is_some();
         let function = &frame.function;
         let line = match second_key {
@@ -153,8 +153,8 @@ impl<'a> Recogniser<'a> {
             _ => frame.line,
         };
         let unmatched = match is_weak {
-            true => Unmatched::Gone,
-            false => Unmatched::Nothing,
+            true => NotRecognised::Gone,
+            false => NotRecognised::Nothing,
         };
         let range = |module: &ModuleImage, (low, high)| {
             Range::new(&module.build_id, &module.file_name, low, high, is_weak)

@@ -62,7 +62,7 @@ impl ObjectTable {
         let effect = self.predicted;
         let placement_at = self.placement.span().start;
         let subject = self.subject(at)?;
-        if subject == Subject::Rest && !placement.fits_rest() {
+        if subject == Subject::Unmatched && !placement.fits_unmatched() {
             return fault(placement_at, REST_PLACEMENT);
         }
         Ok(Decision {
@@ -124,7 +124,7 @@ impl ObjectTable {
         let is_bare = !self.is_of_symbol() && !self.is_of_call_site();
         if self.unmatched {
             return match kinds == 0 && is_bare && self.size == 0 && !self.brk_heap {
-                true => Ok(Subject::Rest),
+                true => Ok(Subject::Unmatched),
                 false => fault(
                     at,
                     "`unmatched` goes with no other key that recognises an object",

@@ -9,7 +9,8 @@ use super::VERSION;
 use super::object::ObjectTable;
 use super::print::quote;
 use crate::{
-    BuildId, Decision, Error, Layout, Live, Phase, Plan, Predicted, Program, Subject, Team,
+    BuildId, Decision, Error, Layout, OnlineMigration, Phase, Plan, Predicted, Program, Subject,
+    Team,
 };
 
 /// At which byte of the file, and what is wrong.
@@ -22,7 +23,7 @@ pub(super) fn fault<T>(at: usize, message: &str) -> Result<T, Fault> {
 /// Of what a plan has one decision at the most.
 pub(super) fn only_once(subject: &Subject) -> Option<&'static str> {
     match subject {
-        Subject::Rest => Some("unmatched memory"),
+        Subject::Unmatched => Some("unmatched memory"),
         Subject::BrkHeap { .. } => Some("`brk_heap`"),
         _ => None,
     }
@@ -142,7 +143,9 @@ fn parse(text: &str) -> Result<Plan, Fault> {
         predicted: file.predicted,
         teams: file.teams,
         decisions,
-        live: file.online_migration.map(|parameters| Live { parameters }),
+        online_migration: file
+            .online_migration
+            .map(|parameters| OnlineMigration { parameters }),
     })
 }
 

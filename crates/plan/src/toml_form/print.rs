@@ -38,9 +38,9 @@ impl Plan {
                 }
             }
         }
-        if let Some(live) = &self.live {
+        if let Some(online_migration) = &self.online_migration {
             text.push_str("\n[online_migration]\n");
-            for (name, value) in &live.parameters {
+            for (name, value) in &online_migration.parameters {
                 key(&mut text, &bare_key(name), integer(*value));
             }
         }
@@ -185,7 +185,7 @@ impl Subject {
                 key(text, "brk_heap", true);
                 key(text, "size", integer(*size_bytes));
             }
-            Self::Rest => key(text, "unmatched", true),
+            Self::Unmatched => key(text, "unmatched", true),
             Self::Heap {
                 size_min_bytes,
                 size_max_bytes,

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::parse::only_once;
 use crate::placement::tests::{name, placement};
 use crate::{
-    CallSiteFrame, Decision, Effect, Layout, Live, PageRun, Phase, Placement, Plan, Predicted,
-    Program, Start, Subject, Team,
+    CallSiteFrame, Decision, Effect, Layout, OnlineMigration, PageRun, Phase, Placement, Plan,
+    Predicted, Program, Start, Subject, Team,
 };
 
 fn number() -> impl Strategy<Value = u64> {
@@ -65,7 +65,7 @@ fn subject() -> impl Strategy<Value = Subject> {
                 }
             }),
         (1..=i64::MAX as u64).prop_map(|size_bytes| Subject::BrkHeap { size_bytes }),
-        Just(Subject::Rest),
+        Just(Subject::Unmatched),
         bounds().prop_map(|(size_min_bytes, size_max_bytes)| Subject::Heap {
             size_min_bytes,
             size_max_bytes
@@ -126,7 +126,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             name,
             placement: match subject {
                 Subject::Code { .. } => Placement::Replicate,
-                Subject::Rest if !placement.fits_rest() => Placement::FirstTouch,
+                Subject::Unmatched if !placement.fits_unmatched() => Placement::FirstTouch,
                 _ => ordered(placement),
             },
             subject,
@@ -168,7 +168,16 @@ fn plan() -> impl Strategy<Value = Plan> {
         prop::collection::vec(decision, 0..5),
     )
         .prop_map(
-            |(program, policy, machine, page_bytes, threads, live, teams, mut decisions)| {
+            |(
+                program,
+                policy,
+                machine,
+                page_bytes,
+                threads,
+                online_migration,
+                teams,
+                mut decisions,
+            )| {
                 let predicted = decisions.first().map(|first: &Decision| Predicted {
                     local_before: first.effect.cost_share,
                     local_after: first.effect.local_after,
@@ -190,7 +199,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                     let kind = &decision.subject;
                     let is_object = !matches!(
                         kind,
-                        Subject::Code { .. } | Subject::BrkHeap { .. } | Subject::Rest
+                        Subject::Code { .. } | Subject::BrkHeap { .. } | Subject::Unmatched
                     );
                     let phase = || Phase {
                         function: decision.name.clone(),
@@ -216,7 +225,8 @@ fn plan() -> impl Strategy<Value = Plan> {
                     predicted,
                     teams,
                     decisions,
-                    live: live.map(|parameters| Live { parameters }),
+                    online_migration: online_migration
+                        .map(|parameters| OnlineMigration { parameters }),
                     phases,
                 }
             },
@@ -359,9 +369,9 @@ fn the_reference_has_every_key() {
 
 #[test]
 fn keys_of_version_0_1_are_read() {
-    let plan = |live: &str, rest: &str| {
+    let plan = |online_migration: &str, rest: &str| {
         let text = format!(
-            "version = 1\n[program]\nexecutable = \"a\"\n[{live}]\nbudget_permille = 10\n\
+            "version = 1\n[program]\nexecutable = \"a\"\n[{online_migration}]\nbudget_permille = 10\n\
              [[object]]\n{rest} = true\nplacement = \"node:1\"\n"
         );
         Plan::from_toml(&text, "p").expect(&text)

@@ -2,9 +2,9 @@
 
 use nearpage_wire::compact_plan::{NONE, PHASES_MAX, Rule, placement, subject};
 
-use super::{Translation, Wish};
+use super::{RuleRequest, Translation};
 use crate::compact::Part;
-use crate::recognise::{Recogniser, Unmatched};
+use crate::recognise::{NotRecognised, Recogniser};
 use crate::{Decision, Error, Later, Phase, Pinning, Placement, Plan, Subject, Target, Team};
 
 impl<'a> Translation<'a> {
@@ -109,7 +109,9 @@ impl<'a> Translation<'a> {
             return Ok(Vec::new());
         }
         // What is placed by hand is, in every phase.
-        let of_object = by_hand.iter().filter(|rule| rule.subject != subject::REST);
+        let of_object = by_hand
+            .iter()
+            .filter(|rule| rule.subject != subject::UNMATCHED);
         let mut rules: Vec<Rule> = of_object
             .map(|rule| Rule {
                 placement: placement::LEAVE,
@@ -122,21 +124,28 @@ impl<'a> Translation<'a> {
         let siblings: Vec<&Subject> = subjects.collect();
         for decision in &phase.decisions {
             let name = format!("{} from {function} on", decision.name);
-            let wish = Wish {
+            let request = RuleRequest {
                 name: &name,
                 decision: None,
                 phase: Some(function),
                 subject: &decision.subject,
                 placement: &decision.placement,
             };
-            match self.rules(&wish, recogniser, &siblings, teams, plan.page_bytes, target)? {
+            match self.rules(
+                &request,
+                recogniser,
+                &siblings,
+                teams,
+                plan.page_bytes,
+                target,
+            )? {
                 Ok(more) => rules.extend(more),
-                Err(Unmatched::Nothing(message)) => {
+                Err(NotRecognised::Nothing(message)) => {
                     let program = &plan.program.executable;
                     let rule = format!("the plan for {program}: `{name}`");
                     return Err(Error::MatchesNothing { rule, message });
                 }
-                Err(Unmatched::Gone(message)) => self
+                Err(NotRecognised::Gone(message)) => self
                     .warnings
                     .push(format!("`{name}` is not placed: {message}")),
             }

@@ -11,7 +11,7 @@ mod brk_heap;
 mod compiled;
 mod phases;
 mod reference;
-mod rest;
+mod unmatched;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -93,7 +93,7 @@ fn plan_for(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Plan {
         }],
         decisions: decisions.into_iter().map(decision).collect(),
         predicted: None,
-        live: None,
+        online_migration: None,
         phases: Vec::new(),
     }
 }

@@ -73,7 +73,7 @@ fn a_phase_has_rules_of_its_own() {
         (1, vec![0, 0, 1, 1, 2, 2, 3, 3])
     );
 
-    // A rule by hand holds in every phase; the rest has no objects.
+    // A rule by hand holds in every phase; unmatched memory has no objects.
     let rules = ["heap>=1M=node:2", "rest=node:1"];
     let (reference, compact) = at_phases(&plan, &rules, Later::Once, &programs).unwrap();
     assert_eq!(compact.warnings, Vec::<String>::new());

@@ -1,12 +1,15 @@
 //! Objects with their choices, and selections of them.
 
+use nearpage_amount::percent;
 use nearpage_attribution::ObjectGroup;
 use nearpage_plan::{Decision, Plan};
 use nearpage_recording::ObjectKind;
 
 use super::Margins;
 use super::choice::{Kind, placements};
-use super::found::{Found, Object, STARTS_LATER, may_save, the_rest};
+use super::object_alternatives::{
+    Object, ObjectAlternatives, STARTS_LATER, may_save, unmatched_memory,
+};
 use crate::context::{Context, Input};
 use crate::group::worth_deciding;
 use crate::parameters::{Parameters, Policy};
@@ -30,13 +33,13 @@ impl Selection {
     }
 }
 
-/// Objects worth deciding about, by cost, then the rest, and what may be done with each.
+/// Objects worth deciding about, by cost, then unmatched memory, and what may be done with each.
 pub struct Alternatives<'a> {
     plan: Plan,
     pub(crate) objects: Vec<Object>,
-    /// [`Parameters::longer`], which samples of the parallel part stand for more accesses by.
-    longer: f64,
-    /// Which of them is the rest.
+    /// [`Parameters::runtime_scale`], which samples of the parallel part stand for more accesses by.
+    runtime_scale: f64,
+    /// Which of them is unmatched memory.
     rest: Option<usize>,
     /// Which of them is the heap that `brk` extends.
     heap: Option<usize>,
@@ -80,7 +83,7 @@ impl<'a> Alternatives<'a> {
                 continue;
             };
             let is_brk_heap = subject.is_brk_heap();
-            let found = Found::of(
+            let found = ObjectAlternatives::of(
                 context,
                 (position, group),
                 subject,
@@ -89,12 +92,12 @@ impl<'a> Alternatives<'a> {
                 of_samples,
             );
             match found {
-                Found::Object(object) => {
+                ObjectAlternatives::Object(object) => {
                     heap = heap.or(is_brk_heap.then_some(objects.len()));
                     objects.push(object);
                 }
-                Found::Left(apart) => left_alone.extend(apart),
-                Found::Nothing => {}
+                ObjectAlternatives::Left(apart) => left_alone.extend(apart),
+                ObjectAlternatives::Nothing => {}
             }
         }
         // What is too small for a place of its own is on the heap's pages.
@@ -106,7 +109,7 @@ impl<'a> Alternatives<'a> {
             .map(|(_, group)| may_save(context, group, &latency_ns));
         let rest = match parameters.of_phase || may_save.sum::<f64>() < least_saved {
             true => None,
-            false => the_rest(context, &others, parameters, &latency_ns, of_samples),
+            false => unmatched_memory(context, &others, parameters, &latency_ns, of_samples),
         };
         let number = rest.is_some().then_some(objects.len());
         objects.extend(rest);
@@ -120,11 +123,11 @@ impl<'a> Alternatives<'a> {
                 teams: context.plan_teams(),
                 decisions: Vec::new(),
                 predicted: None,
-                live: None,
+                online_migration: None,
                 phases: Vec::new(),
             },
             objects,
-            longer: parameters.longer,
+            runtime_scale: parameters.runtime_scale,
             rest: number,
             heap,
             left: left_alone,
@@ -132,12 +135,12 @@ impl<'a> Alternatives<'a> {
         }
     }
 
-    /// Objects but for the rest, the costliest first.
+    /// Objects but for unmatched memory, the costliest first.
     pub fn costliest(&self) -> impl Iterator<Item = usize> {
         (0..self.objects.len()).filter(|&object| self.rest != Some(object))
     }
 
-    /// Which object is the rest, where there is something to decide about it.
+    /// Which object is unmatched memory, where there is something to decide about it.
     pub fn rest(&self) -> Option<usize> {
         self.rest
     }
@@ -186,7 +189,7 @@ impl<'a> Alternatives<'a> {
         self.without_rest(&Selection((0..self.objects.len()).map(of).collect()))
     }
 
-    /// The same with the rest left alone.
+    /// The same with unmatched memory left alone.
     fn without_rest(&self, selection: &Selection) -> Selection {
         match self.rest {
             Some(rest) => selection.with(rest, 0),
@@ -194,7 +197,7 @@ impl<'a> Alternatives<'a> {
         }
     }
 
-    /// Selections that treat the rest and all objects by one rule, from each start that they may have.
+    /// Selections that treat unmatched memory and all objects by one rule, from each start that they may have.
     pub fn alike_with_rest(&self) -> Vec<Selection> {
         let Some(rest) = self.rest else {
             return Vec::new();
@@ -257,7 +260,7 @@ impl<'a> Alternatives<'a> {
 
     /// Two standard errors of what a choice for an object saves, in nanoseconds of the program's time.
     pub fn sampling_error_ns(&self, object: usize, choice: usize) -> f64 {
-        self.longer * self.objects[object].choices[choice].error_ns
+        self.runtime_scale * self.objects[object].choices[choice].error_ns
     }
 
     /// Two standard errors of whatever is saved by an object's accesses, queues included, as a share of it: it
@@ -272,7 +275,7 @@ impl<'a> Alternatives<'a> {
         let sum: f64 = objects
             .map(|(number, object)| object.choices[selection.choice(number)].chance_ns)
             .sum();
-        self.longer * sum
+        self.runtime_scale * sum
     }
 
     /// What the choices of a selection make slower, in nanoseconds of the program's time.
@@ -306,7 +309,7 @@ impl<'a> Alternatives<'a> {
     }
 
     /// The plan of a selection; `worth` has the share of the time that the decision about an object
-    /// saves, where it is known. Where the rest is placed, what is left to first touch is so by a decision, and where
+    /// saves, where it is known. Where unmatched memory is placed, what is left to first touch is so by a decision, and where
     /// the heap is, what is left of the objects in it.
     pub fn plan(&self, selection: &Selection, worth: impl Fn(usize) -> Option<f64>) -> Plan {
         let mut decisions = Vec::new();
@@ -321,8 +324,7 @@ impl<'a> Alternatives<'a> {
             for decision in self.decisions(number, selection.choice(number)) {
                 let mut decision = decision.clone();
                 if let Some(worth) = worth(number) {
-                    let percent = 100.0 * worth;
-                    decision.why += &format!("; predicted to save {percent:.1} % of the time");
+                    decision.why += &format!("; predicted to save {} of the time", percent(worth));
                 }
                 decisions.push(decision);
             }

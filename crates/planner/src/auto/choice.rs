@@ -1,5 +1,6 @@
 //! What may be done with one object.
 
+use nearpage_amount::percent;
 use nearpage_attribution::{Cell, ObjectGroup, Pattern};
 use nearpage_machine::NodeId;
 use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
@@ -116,11 +117,11 @@ pub(super) fn copies_of_code(
                 build_id: build_id.clone(),
                 pages: runs.map(run).collect(),
             };
-            let percent = 100.0 * share;
             let rule = format!(
-                "a copy for each node that runs it, of the {count} of {} pages that make {percent:.0} % of what fetches \
+                "a copy for each node that runs it, of the {count} of {} pages that make {} of what fetches \
                  from other nodes cost",
-                by_cost.len()
+                by_cost.len(),
+                percent(share)
             );
             choices.push(copied(subject, rule));
         }

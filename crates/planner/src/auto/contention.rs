@@ -106,19 +106,19 @@ impl Contention {
     }
 
     /// Time that a demand takes, its initialisation before all else; `compute_ns` of each thread in
-    /// the second phase, which is `longer` times as long as that.
+    /// the second phase, which is `runtime_scale` times as long as that.
     pub fn time_ns(
         &self,
         demand: &Demand,
         compute_ns: impl Fn(ThreadIndex) -> f64,
-        longer: f64,
+        runtime_scale: f64,
     ) -> Time {
         let [initialisation, used] = [Part::Initialisation, Part::Use];
         let first = self.phase_ns(&demand.threads[initialisation as usize], |_| 0.0);
         let second = self.phase_ns(&demand.threads[used as usize], compute_ns);
         Time {
-            slowest_ns: first.slowest_ns + longer * second.slowest_ns,
-            mean_ns: first.mean_ns + longer * second.mean_ns,
+            slowest_ns: first.slowest_ns + runtime_scale * second.slowest_ns,
+            mean_ns: first.mean_ns + runtime_scale * second.mean_ns,
         }
     }
 

@@ -106,7 +106,7 @@ fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
     Some(scaled)
 }
 
-/// What a decision about an object makes slower, in nanoseconds of the time of a program that uses it for `longer` times as
+/// What a decision about an object makes slower, in nanoseconds of the time of a program that uses it for `runtime_scale` times as
 /// long: unloaded, of the thread that it costs most, its initialisation and its use one after the other. What is left to who uses it
 /// next is taken to be with who uses it most.
 pub(super) fn slower_ns(
@@ -114,7 +114,7 @@ pub(super) fn slower_ns(
     group: &ObjectGroup,
     decisions: &[Decision],
     latency_ns: &[Vec<f64>],
-    longer: f64,
+    runtime_scale: f64,
 ) -> f64 {
     let [decision] = decisions else {
         return 0.0;
@@ -166,7 +166,7 @@ pub(super) fn slower_ns(
     };
     let initialised: f64 = initialisation.iter().map(|cell| slower(cell, &[])).sum();
     let most = of_threads.into_values().fold(0.0, f64::max);
-    super::model::misses_an_access(latency_ns, group) * (initialised + longer * most)
+    super::model::misses_an_access(latency_ns, group) * (initialised + runtime_scale * most)
 }
 
 fn most_active(users: &[Cell]) -> Option<ThreadIndex> {

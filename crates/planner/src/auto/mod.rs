@@ -24,7 +24,7 @@
 //! a share of what it makes slower, as the difference of two large sums is the first that changes with the
 //! input. Even interleaving is exempt: it has no size, and relieves queues.
 //!
-//! Plans are for runs whose parallel part is half as long again as the recorded one's ([`Parameters::longer`]), as a
+//! Plans are for runs whose parallel part is half as long again as the recorded one's ([`Parameters::runtime_scale`]), as a
 //! recording is of few steps, and a run of many. What one thread does alone before and after, which is slower where the
 //! master thread initialises what others use, is taken to be as long as recorded. For an object that one thread fills, placements that
 //! begin when a second thread runs are choices too, and each page near the thread that uses it first then
@@ -34,20 +34,20 @@
 //! too. A stable phase that is marked (`nearpage_begin`) counts alone.
 //!
 //! What another input asks for, and what changes as a program goes on, no placement has. A plan may say that online `auto`
-//! looks after the program from there ([`Parameters::live`]): the command's replay tells whether that pays.
+//! moves its pages from there ([`Parameters::online_migration`]): the command's replay tells whether that pays.
 //!
 //! A phase of a run that is known otherwise ([`Parameters::of_phase`]: the command looks for functions with which
 //! long ones begin) is decided about in the same way, from its own accesses: what is to change when it begins, given
 //! what came before and what comes after.
 //!
 //! A replay is not asked about an object that could not save what is asked of a decision, if all that it misses were on
-//! the farthest node, and then on the nearest: it is part of the rest.
+//! the farthest node, and then on the nearest: it is part of unmatched memory.
 //!
 //! What is in none of the objects worth deciding about, small objects, data without a name, is decided about
 //! together (`rest`): rows and atoms of a few hundred bytes share pages, so that nothing can be said of them one by
 //! one, but much is won where they are spread over the nodes, or each of their pages goes to the thread that is the
 //! next to use it. That is tried last, and nothing else of a plan changes where it saves no more than an object has
-//! to. An object that is left alone would be part of the rest, and is kept apart by a decision then. Where it is
+//! to. An object that is left alone would be part of unmatched memory, and is kept apart by a decision then. Where it is
 //! not known who touched most of it first, as many instances lie over each other in what samples say, a judge by samples
 //! is not asked.
 //!
@@ -57,16 +57,16 @@
 mod alternatives;
 mod choice;
 mod contention;
-mod found;
 mod inputs;
 mod margins;
 mod model;
-mod rest;
+mod object_alternatives;
+mod unmatched;
 
 pub use alternatives::{Alternatives, Selection};
 pub use margins::Margins;
 pub use model::Model;
-pub(crate) use rest::may_be_rest;
+pub(crate) use unmatched::may_be_unmatched;
 
 use margins::{least, trusted};
 use nearpage_plan::Plan;
@@ -80,7 +80,7 @@ pub trait Judge {
     type Error;
 
     /// The time under each of some selections, in nanoseconds, of a run whose parallel part is
-    /// [`Parameters::longer`] times as long as recorded.
+    /// [`Parameters::runtime_scale`] times as long as recorded.
     ///
     /// # Errors
     /// Whatever keeps it from saying so.
@@ -102,7 +102,7 @@ pub trait Judge {
 pub struct Chosen {
     /// The plan.
     pub plan: Plan,
-    /// Of runs that it was decided for ([`Parameters::longer`]).
+    /// Of runs that it was decided for ([`Parameters::runtime_scale`]).
     pub time: Times,
 }
 
@@ -317,7 +317,7 @@ impl<J: Judge> Judged<'_, '_, J> {
         Ok(is_within.then(|| placed[least(&times, 0.0)].clone()))
     }
 
-    /// Proposes to place the rest, too, and keeps that if it saves as much as a decision about an object has to:
+    /// Proposes to place unmatched memory, too, and keeps that if it saves as much as a decision about an object has to:
     /// otherwise nothing is to change for what is not worth a decision.
     fn with_rest(
         &mut self,

@@ -14,7 +14,7 @@ use nearpage_recording::ThreadIndex;
 
 use super::alternatives::{Alternatives, Selection};
 use super::contention::{Contention, Demand, Time};
-use super::rest::may_be_rest;
+use super::unmatched::may_be_unmatched;
 use super::{Judge, Margins, Times};
 use crate::context::{Context, Input};
 use crate::parameters::Parameters;
@@ -95,8 +95,8 @@ impl<'a> Model<'a> {
             demand.add_scaled(&found, misses);
         }
         let any = |of: &dyn Fn(&Decision) -> bool| decisions.iter().any(|&decision| of(decision));
-        let of_rest = any(&|decision| decision.subject == Subject::Rest);
-        let instances = if of_rest { group.instances } else { 1 };
+        let of_unmatched = any(&|decision| decision.subject == Subject::Unmatched);
+        let instances = if of_unmatched { group.instances } else { 1 };
         let pages = group.size_bytes.saturating_mul(instances) / context.page_bytes;
         let moved = if any(&|decision| decision.placement == Placement::Replicate) {
             pages * (context.machine.nodes.len() as u64 - 1)
@@ -110,7 +110,7 @@ impl<'a> Model<'a> {
     }
 
     /// The time of a selection.
-    fn selected(&self, fixed: &Demand, selection: &Selection, longer: f64) -> Time {
+    fn selected(&self, fixed: &Demand, selection: &Selection, runtime_scale: f64) -> Time {
         let mut demand = fixed.clone();
         let mut copying_ns = 0.0;
         for (object, choices) in self.known.iter().enumerate() {
@@ -118,17 +118,17 @@ impl<'a> Model<'a> {
             demand.add_scaled(own, 1.0);
             copying_ns += copying;
         }
-        self.time(&demand, copying_ns, longer)
+        self.time(&demand, copying_ns, runtime_scale)
     }
 
     /// The time of a demand, with what copies and moves take each thread.
-    fn time(&self, demand: &Demand, copying_ns: f64, longer: f64) -> Time {
+    fn time(&self, demand: &Demand, copying_ns: f64, runtime_scale: f64) -> Time {
         let compute = |thread: ThreadIndex| {
             let own = self.compute_ns.get(thread.0 as usize);
             // Copies are made once, however long the run is.
-            own.copied().unwrap_or(0.0) + copying_ns / longer
+            own.copied().unwrap_or(0.0) + copying_ns / runtime_scale
         };
-        let time = self.contention.time_ns(demand, compute, longer);
+        let time = self.contention.time_ns(demand, compute, runtime_scale);
         Time {
             slowest_ns: self.alone_ns + time.slowest_ns,
             mean_ns: self.alone_ns + time.mean_ns,
@@ -136,16 +136,19 @@ impl<'a> Model<'a> {
     }
 
     /// Times of runs that are so much longer.
-    fn longer_ns(
+    fn scaled_ns(
         &mut self,
         alternatives: &Alternatives,
         selections: &[Selection],
-        longer: f64,
+        runtime_scale: f64,
     ) -> Vec<f64> {
         let fixed = self.prepare(alternatives);
-        let first_touch = self.selected(&fixed, &alternatives.nothing(), longer);
+        let first_touch = self.selected(&fixed, &alternatives.nothing(), runtime_scale);
         let time_ns = |selection: &Selection| {
-            cautious_ns(&first_touch, &self.selected(&fixed, selection, longer))
+            cautious_ns(
+                &first_touch,
+                &self.selected(&fixed, selection, runtime_scale),
+            )
         };
         selections.iter().map(time_ns).collect()
     }
@@ -179,16 +182,16 @@ impl<'a> Model<'a> {
             let about = decisions_about(plan, &context, group, own.as_ref());
             let about = about.into_iter().map(|at| plan.decisions[at].clone());
             let mut about: Vec<Decision> = about.collect();
-            if about.is_empty() && may_be_rest(group) {
+            if about.is_empty() && may_be_unmatched(group) {
                 about.extend(rest.cloned());
             }
             let (demand, moved_ns) = self.demand(&context, group, &about);
             after.add_scaled(&demand, 1.0);
             moving_ns += moved_ns;
         }
-        [1.0, self.parameters.longer].map(|longer| {
-            let first_touch = self.time(&before, 0.0, longer);
-            let planned = self.time(&after, moving_ns, longer);
+        [1.0, self.parameters.runtime_scale].map(|runtime_scale| {
+            let first_touch = self.time(&before, 0.0, runtime_scale);
+            let planned = self.time(&after, moving_ns, runtime_scale);
             Times {
                 first_touch_ns: first_touch.slowest_ns,
                 planned_ns: planned_ns(&first_touch, &planned),
@@ -242,7 +245,7 @@ impl Judge for Model<'_> {
         alternatives: &Alternatives,
         selections: &[Selection],
     ) -> Result<Vec<f64>, Infallible> {
-        Ok(self.longer_ns(alternatives, selections, self.parameters.longer))
+        Ok(self.scaled_ns(alternatives, selections, self.parameters.runtime_scale))
     }
 
     fn margins(&self) -> Margins {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use nearpage_online::AutoParameters;
-use nearpage_plan::{Decision, Live, Phase, Placement, Plan, Start, Subject};
+use nearpage_plan::{Decision, OnlineMigration, Phase, Placement, Plan, Start, Subject};
 use nearpage_recording::{Object, ObjectKind};
 use nearpage_simulator::{Home, PhaseHomes, PlanHomes};
 
@@ -16,14 +16,14 @@ use crate::replay::unmatched;
 
 /// The homes that plans give to pages.
 pub struct Homes {
-    /// By page; none: left to first touch. The first of the plans that says so has `auto` look after all programs.
+    /// By page; none: left to first touch. The first plan with online migration sets it for all programs.
     pub plan: PlanHomes,
     /// Decisions.
     pub decisions: usize,
     /// Of these, those of which an object was found in the recording.
     pub found: usize,
-    /// Pages that were given a home as part of the rest.
-    of_rest: usize,
+    /// Pages that were given a home as part of unmatched memory.
+    of_unmatched: usize,
     /// By page: an object's decision was about it, if only to leave it to first touch.
     decided: Vec<bool>,
     /// Names of the others.
@@ -41,8 +41,8 @@ impl Homes {
     /// A plan that means something that the machine or `auto` does not have, or nothing of the recording.
     pub fn of(plans: &[Plan], processes: &Processes) -> Result<Self, Error> {
         let mut homes = Self::with_threads(plans, &[], processes)?;
-        let live = plans.iter().find_map(|plan| plan.live.as_ref());
-        homes.plan.live = live.map(auto_parameters).transpose()?;
+        let online_migration = plans.iter().find_map(|plan| plan.online_migration.as_ref());
+        homes.plan.online_migration = online_migration.map(auto_parameters).transpose()?;
         for plan in plans {
             let mut places: &[u32] = &[];
             for phase in plan.phases.iter().filter(|phase| !phase.is_empty()) {
@@ -63,7 +63,7 @@ impl Homes {
             plan: PlanHomes::nothing(processes.pages),
             decisions: plans.iter().map(|plan| plan.decisions.len()).sum(),
             found: 0,
-            of_rest: 0,
+            of_unmatched: 0,
             decided: vec![false; processes.pages],
             missing: Vec::new(),
             warnings: Vec::new(),
@@ -215,13 +215,13 @@ impl Homes {
             }
         });
         let rest = plan.decisions.iter().enumerate();
-        for (position, decision) in rest.filter(|(_, one)| one.subject == Subject::Rest) {
+        for (position, decision) in rest.filter(|(_, one)| one.subject == Subject::Unmatched) {
             found.insert(position);
             let nodes = compact.rest(process.executable(), process.rank());
             let nodes = nodes.unwrap_or_default();
             for (page, home) in unmatched::homes(decision.start, &nodes, process, &self.decided) {
                 self.plan.homes[page] = Some(home);
-                self.of_rest += 1;
+                self.of_unmatched += 1;
             }
         }
         Ok(())
@@ -262,10 +262,10 @@ impl Homes {
             self.decisions,
             self.plan.homes.len(),
         );
-        if self.of_rest > 0 {
-            note += &format!(" Of these, {} are of unmatched memory.", self.of_rest);
+        if self.of_unmatched > 0 {
+            note += &format!(" Of these, {} are of unmatched memory.", self.of_unmatched);
         }
-        if self.plan.live.is_some() {
+        if self.plan.online_migration.is_some() {
             note += " `auto` migrates pages online.";
         }
         if !self.missing.is_empty() {
@@ -278,10 +278,10 @@ impl Homes {
     }
 }
 
-/// What `auto` goes by where a plan has it look after the program.
-fn auto_parameters(live: &Live) -> Result<AutoParameters, Error> {
+/// Parameters of `auto` where a plan has online migration.
+fn auto_parameters(online_migration: &OnlineMigration) -> Result<AutoParameters, Error> {
     let mut parameters = AutoParameters::default();
-    for (name, value) in &live.parameters {
+    for (name, value) in &online_migration.parameters {
         if !parameters.set(name, &value.to_string())? {
             return Err(Error::UnknownParameter(name.clone()));
         }

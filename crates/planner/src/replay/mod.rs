@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use nearpage_machine::Machine;
-use nearpage_plan::{Live, Phase, Plan};
+use nearpage_plan::{OnlineMigration, Phase, Plan};
 use nearpage_recording::Recording;
-use nearpage_simulator::{Job, Outcome, PlanHomes, Policy, simulate};
+use nearpage_simulator::{Job, Outcome, PlanHomes, SimulatedPolicy, simulate};
 
 use crate::auto::{Alternatives, Chosen, Judge, Margins, Selection, Times, choose, choose_within};
 use crate::context::Input;
@@ -58,8 +58,8 @@ impl ReplayTime {
     }
 
     /// Of a run whose parallel part is so many times as long.
-    pub fn longer_ns(self, longer: f64) -> f64 {
-        self.all_ns + (longer - 1.0) * self.parallel_ns
+    pub fn scaled_ns(self, runtime_scale: f64) -> f64 {
+        self.all_ns + (runtime_scale - 1.0) * self.parallel_ns
     }
 }
 
@@ -70,8 +70,8 @@ pub(crate) struct Replays<'a> {
     processes: Processes<'a>,
     machine: &'a Machine,
     workers: usize,
-    /// [`Parameters::longer`].
-    longer: f64,
+    /// [`Parameters::runtime_scale`].
+    runtime_scale: f64,
     /// What was replayed before, by a hash of what it asks for each page and thread: other decisions about one part of a
     /// plan, or the same ones about another, often come to the same.
     known: HashMap<u64, ReplayTime>,
@@ -85,7 +85,7 @@ impl<'a> Replays<'a> {
     pub fn of(
         recording: &'a Recording,
         machine: &'a Machine,
-        longer: f64,
+        runtime_scale: f64,
     ) -> Result<Option<Self>, Error> {
         let tracing = recording.metadata.tracing.clone().unwrap_or_default();
         let (Ok(trace), Ok(())) = (recording.trace(), tracing.serves(machine)) else {
@@ -99,7 +99,7 @@ impl<'a> Replays<'a> {
             trace,
             machine,
             workers: std::thread::available_parallelism().map_or(1, usize::from),
-            longer,
+            runtime_scale,
             known: HashMap::new(),
             around: None,
         }))
@@ -117,13 +117,13 @@ impl<'a> Replays<'a> {
             self.first_touch()?,
             self.replay_plans(vec![plan.clone()])?[0],
         ];
-        Ok([1.0, self.longer].map(|longer| Times {
-            first_touch_ns: before.longer_ns(longer),
-            planned_ns: after.longer_ns(longer),
+        Ok([1.0, self.runtime_scale].map(|runtime_scale| Times {
+            first_touch_ns: before.scaled_ns(runtime_scale),
+            planned_ns: after.scaled_ns(runtime_scale),
         }))
     }
 
-    /// The plan that a replay finds best, with what changes by phase and whether it has the program looked after,
+    /// The plan that a replay finds best, with what changes by phase and whether it has online migration,
     /// where `parameters` allow that; none: it takes longer than `limit_ns` under all simple rules.
     pub fn decide(
         &mut self,
@@ -141,7 +141,7 @@ impl<'a> Replays<'a> {
         {
             (chosen.plan, chosen.time.planned_ns) = (plan, planned_ns);
         }
-        if parameters.live
+        if parameters.online_migration
             && let Some(plan) = self.decide_live(&chosen, parameters)?
         {
             chosen.plan = plan;
@@ -191,7 +191,7 @@ impl<'a> Replays<'a> {
             asked.push(hash);
             if !self.known.contains_key(&hash) && jobs.iter().all(|job| job.0 != hash) {
                 let name = String::new();
-                jobs.push((hash, Job::new(Policy::Homes { name, plan })));
+                jobs.push((hash, Job::new(SimulatedPolicy::Homes { name, plan })));
             }
         }
         let (new, jobs): (Vec<u64>, Vec<Job>) = jobs.into_iter().unzip();
@@ -313,7 +313,7 @@ impl<'a> Replays<'a> {
         Ok((worth_it && !plan.phases.is_empty()).then_some((plan, planned_ns)))
     }
 
-    /// The plan that has the program looked after, with the time that this takes; none: it had better not be.
+    /// The plan with online migration, and the time that it takes; none: it is slower with it.
     ///
     /// Of four ways, placed as decided or by first touch, with `auto`'s budget or more, the quickest is taken if that is
     /// worth it. What another input asks for is not in a recording: otherwise it is the plan as decided, with `auto`'s
@@ -331,13 +331,13 @@ impl<'a> Replays<'a> {
         let budget = [("budget_permille", BUDGET_PERMILLE)];
         let mut plans = Vec::new();
         for set in [&[][..], &budget] {
-            let mut live = Live::default();
+            let mut online_migration = OnlineMigration::default();
             let copies = (!parameters.replicas).then_some(("replication", 0));
             for &(name, value) in set.iter().chain(&copies) {
-                live.parameters.insert(name.to_owned(), value);
+                online_migration.parameters.insert(name.to_owned(), value);
             }
             plans.extend([&chosen.plan, &left].map(|start| Plan {
-                live: Some(live.clone()),
+                online_migration: Some(online_migration.clone()),
                 ..start.clone()
             }));
         }
@@ -346,7 +346,7 @@ impl<'a> Replays<'a> {
             first_touch_ns,
             planned_ns,
         } = chosen.time;
-        let cost_ns = |&at: &usize| times[at].longer_ns(self.longer) - planned_ns;
+        let cost_ns = |&at: &usize| times[at].scaled_ns(self.runtime_scale) - planned_ns;
         let margin_ns = MARGINS.plan * first_touch_ns;
         let quickest = (0..plans.len()).min_by(|a, b| cost_ns(a).total_cmp(&cost_ns(b)));
         let taken = quickest
@@ -371,8 +371,10 @@ impl Judge for Replays<'_> {
         selections: &[Selection],
     ) -> Result<Vec<f64>, Error> {
         let times = self.replay(alternatives, selections)?;
-        let longer_ns = times.into_iter().map(|time| time.longer_ns(self.longer));
-        Ok(longer_ns.collect())
+        let scaled_ns = times
+            .into_iter()
+            .map(|time| time.scaled_ns(self.runtime_scale));
+        Ok(scaled_ns.collect())
     }
 
     fn margins(&self) -> Margins {

@@ -26,7 +26,7 @@ use crate::replay::process::recorded_image;
 const LONG: f64 = 0.1;
 
 /// A long phase of a recording.
-pub struct Found {
+pub struct LongPhase {
     /// Without decisions.
     pub phase: Phase,
     /// What threads did in it, as if nothing was known of before.
@@ -38,7 +38,7 @@ pub struct Phases {
     /// The time before all others.
     pub first: Attribution,
     /// At least one.
-    pub others: Vec<Found>,
+    pub others: Vec<LongPhase>,
 }
 
 /// Looks for long phases; none where there is but one. A program that marks its stable phase has said what counts.
@@ -73,7 +73,7 @@ pub fn of(recording: &Recording, input: &Input) -> Result<Option<Phases>, Error>
         let end_ns = taken
             .get(number + 1)
             .map_or(u64::MAX, |&next| begins_ns(next));
-        others.push(Found {
+        others.push(LongPhase {
             phase: functions[at].phase.clone(),
             attribution: attributed(recording, input, begins_ns(at)..end_ns)?,
         });

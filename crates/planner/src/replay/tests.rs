@@ -22,7 +22,7 @@ fn shares(each: u64) -> Traced {
 /// What a planner replays of a trace, with the costliest program.
 fn with_replays<T>(
     traced: &Traced,
-    longer: f64,
+    runtime_scale: f64,
     use_them: impl FnOnce(&mut Replays, &Input) -> T,
 ) -> T {
     let attribution = traced.attribution();
@@ -33,7 +33,7 @@ fn with_replays<T>(
         None,
     );
     let programs = planner.programs().expect("a program");
-    let replays = planner.replays(longer).expect("readable");
+    let replays = planner.replays(runtime_scale).expect("readable");
     use_them(&mut replays.expect("it can be replayed"), &programs[0])
 }
 
@@ -100,7 +100,7 @@ fn what_was_replayed_is_not_replayed_again() {
         later.decisions[0].start = Start::SecondThread;
         assert_ne!(time(replays, &later), 42.0);
         let mut migrated = grid(block());
-        migrated.live = Some(Live::default());
+        migrated.online_migration = Some(OnlineMigration::default());
         assert_ne!(time(replays, &migrated), 42.0);
         assert_eq!(replays.known.len(), 5);
     });
@@ -140,7 +140,7 @@ fn decision_gives_up_above_the_limit() {
         };
         assert_eq!(decision.placement, block());
         assert!(
-            plan.phases.is_empty() && plan.live.is_none(),
+            plan.phases.is_empty() && plan.online_migration.is_none(),
             "nobody asked"
         );
         // A plan within the limit is the plan without one.
@@ -219,7 +219,7 @@ fn two_regions(exchange: u64, library_file: &std::path::Path) -> Traced {
 }
 
 fn decided(traced: &Traced, parameters: Parameters) -> (Plan, [Times; 2]) {
-    with_replays(traced, parameters.longer, |replays, input| {
+    with_replays(traced, parameters.runtime_scale, |replays, input| {
         let plan = replays.decide(f64::INFINITY, input, &parameters);
         let plan = plan.expect("replayed").expect("no limit");
         let times = replays.times(&plan).expect("replayed");
@@ -276,11 +276,16 @@ fn online_migration_is_planned_unless_it_costs() {
         // All is in its place: it saves nothing, and costs nothing.
         let kept = decide(replays, recorded.planned_ns, false).expect("it costs nothing");
         assert_eq!(kept.decisions, start.decisions);
-        let parameters = kept.live.expect("online migration").parameters;
+        let parameters = kept.online_migration.expect("online migration").parameters;
         let no_copies = [("replication".to_owned(), 0)];
         assert_eq!(parameters.into_iter().collect::<Vec<_>>(), no_copies);
         let kept = decide(replays, recorded.planned_ns, true).expect("it costs nothing");
-        assert!(kept.live.expect("online migration").parameters.is_empty());
+        assert!(
+            kept.online_migration
+                .expect("online migration")
+                .parameters
+                .is_empty()
+        );
         // If the plan alone took less time, it would cost.
         let less_ns = recorded.planned_ns - 0.01 * recorded.first_touch_ns;
         assert_eq!(decide(replays, less_ns, false), None);

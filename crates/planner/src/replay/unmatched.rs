@@ -1,4 +1,4 @@
-//! Homes of the rest: a memory policy of the whole process, as the kernel carries it out
+//! Homes of unmatched memory: a memory policy of the whole process, as the kernel carries it out
 //! ([`nearpage_plan::Compact::rest`]).
 
 use nearpage_machine::NodeId;
@@ -8,7 +8,7 @@ use nearpage_simulator::Home;
 
 use super::process::{Page, Process};
 
-/// Pages of the rest by number, with their homes on these nodes, or, without any, where they are touched:
+/// Pages of unmatched memory by number, with their homes on these nodes, or, without any, where they are touched:
 /// pages that no object's decision is about, nor are of a file, code or a stack. What was touched before the
 /// recording saw it stays where it is.
 pub(super) fn homes<'a>(

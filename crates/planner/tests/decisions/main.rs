@@ -27,8 +27,8 @@ mod placements;
 mod predictions;
 mod properties;
 mod quality;
-mod rest;
 mod shapes;
+mod unmatched;
 
 const PAGE: u64 = 4096;
 

@@ -103,10 +103,10 @@ fn auto_places_what_pays_in_a_run_as_long_as_it_is_told() {
     };
     let group = &mut recording.attribution.objects[0];
     group.affinity.initialisation = (0..32).map(stores).collect();
-    let chosen = |longer| {
+    let chosen = |runtime_scale| {
         let machine = opteron();
         let parameters = Parameters {
-            longer,
+            runtime_scale,
             ..Parameters::default()
         };
         recording.with(&machine, |input| {

@@ -64,7 +64,7 @@ fn alike_recordings_are_modelled_and_the_first_is_taken() {
     assert_eq!((first.by, second.by), (Judged::Model, Judged::Model));
     assert_eq!(first.planned_ns, second.planned_ns);
     assert!(first.planned_ns < Some(first.first_touch_ns));
-    assert_eq!(choice.runtime_scale, Parameters::default().longer);
+    assert_eq!(choice.runtime_scale, Parameters::default().runtime_scale);
 }
 
 #[test]

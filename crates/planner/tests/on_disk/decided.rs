@@ -2,7 +2,7 @@
 
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, ThreadPlacement, preset};
-use nearpage_plan::{Decision, Live, Plan};
+use nearpage_plan::{Decision, OnlineMigration, Plan};
 use nearpage_planner::{Analysis, DecidedPlan, Error, Judged, Layout, Parameters, Planner, Policy};
 use nearpage_recording::{ThreadIndex, ThreadPinning};
 use tempfile::TempDir;
@@ -302,7 +302,7 @@ fn plans_that_lose_by_online_migration_alone_are_warned_about() {
         ("replication", 0),
     ];
     let parameters = parameters.map(|(name, value)| (name.to_owned(), value));
-    plan.live = Some(Live {
+    plan.online_migration = Some(OnlineMigration {
         parameters: parameters.into(),
     });
     let lost = planner.predict(plan, &Parameters::default()).unwrap();
@@ -340,14 +340,21 @@ fn traces_are_replayed_only_with_threads_where_they_were_traced() {
 
 #[test]
 fn online_migration_without_a_replay_is_noted() {
-    let live = Parameters {
-        live: true,
+    let online_migration = Parameters {
+        online_migration: true,
         ..Parameters::default()
     };
     let samples = analysed("opteron-4", &[0, 1, 2, 3]);
     let machine = preset("opteron-4").unwrap();
     let planner_of_samples = planner(&samples, &machine, None);
-    let notes = |policy| only(planner_of_samples.decide(&[policy], &live).unwrap()).notes;
+    let notes = |policy| {
+        only(
+            planner_of_samples
+                .decide(&[policy], &online_migration)
+                .unwrap(),
+        )
+        .notes
+    };
     let found = notes(Policy::Auto);
     assert!(
         found[0].contains("cannot be replayed on opteron-4"),
@@ -358,7 +365,7 @@ fn online_migration_without_a_replay_is_noted() {
     let flash = preset("flash-8").unwrap();
     let replayed = only(
         planner(&traced, &flash, None)
-            .decide(&[Policy::Auto], &live)
+            .decide(&[Policy::Auto], &online_migration)
             .unwrap(),
     );
     assert_eq!(replayed.notes, [""; 0]);

@@ -307,7 +307,7 @@ pub fn plan(threads: u32, decisions: Vec<Decision>) -> Plan {
             offset: 0,
         }],
         decisions,
-        live: None,
+        online_migration: None,
         phases: Vec::new(),
     }
 }

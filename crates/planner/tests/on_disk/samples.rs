@@ -153,7 +153,7 @@ impl Samples {
                     false => Level::RemoteMemory,
                 },
                 resolution: Resolution::Exact,
-                distance_bytes: 0,
+                skid_bytes: 0,
                 weight: 1.0,
                 cost_ns: self.cost_ns,
                 page_node: self.page_node,

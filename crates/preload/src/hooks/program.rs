@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use super::entry::{announce, argument, enter};
 use crate::launch::{self, Program};
-use crate::place::rest;
+use crate::place::unmatched_memory;
 use crate::real::{self, Function};
 use crate::seccomp;
 use crate::thread::Thread;
@@ -100,7 +100,7 @@ extern "C" fn note_system_call(at: usize, function: Function) -> usize {
 /// The process, or its child by `vfork`, becomes another program.
 fn replacing(at: usize) {
     TRACKER.replacing(at);
-    rest::leave();
+    unmatched_memory::leave();
 }
 
 /// Defines functions by which the process becomes another program, with an environment that is given.
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn posix_spawn(
     environment: *const *const c_char,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    rest::launching(|| unsafe {
+    unmatched_memory::launching(|| unsafe {
         let environment = launch::environment(&Program::Path(path), environment);
         real::posix_spawn(pid, path, actions, attributes, arguments, environment)
     })
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn posix_spawnp(
     environment: *const *const c_char,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    rest::launching(|| unsafe {
+    unmatched_memory::launching(|| unsafe {
         let environment = launch::environment(&Program::Name(file), environment);
         real::posix_spawnp(pid, file, actions, attributes, arguments, environment)
     })
@@ -213,7 +213,7 @@ const SHELL: Program = Program::Path(c"/bin/sh".as_ptr());
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> usize {
     // SAFETY: the caller's promise.
-    rest::launching(|| unsafe {
+    unmatched_memory::launching(|| unsafe {
         launch::adjust_own(&SHELL);
         real::popen(command, mode)
     })
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    rest::launching(|| unsafe {
+    unmatched_memory::launching(|| unsafe {
         launch::adjust_own(&SHELL);
         real::system(command)
     })

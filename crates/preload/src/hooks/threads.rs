@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 
 use super::entry::enter;
 use crate::births::BIRTHS;
-use crate::place::rest;
+use crate::place::unmatched_memory;
 use crate::real;
 use crate::replicas;
 use crate::thread::Thread;
@@ -71,9 +71,9 @@ unsafe fn create_thread(
             TRACKER.thread_is_not_created();
             return create(start, argument);
         };
-        let result = rest::creating_thread(|resumes_rest| {
+        let result = unmatched_memory::creating_thread(|resumes_unmatched| {
             record.write(Birth {
-                resumes_rest,
+                resumes_unmatched,
                 ..birth
             });
             create(thread_entry as *const () as usize, record as usize)
@@ -99,8 +99,8 @@ unsafe extern "C" fn begin_thread(record: *mut Birth) -> Start {
         let birth = record.read();
         BIRTHS.give_back(record);
         TRACKER.thread_begins(&birth);
-        if birth.resumes_rest {
-            rest::resume();
+        if birth.resumes_unmatched {
+            unmatched_memory::resume();
         }
         Start {
             routine: birth.start_routine,

@@ -47,13 +47,13 @@ pub enum Outcome {
 
 /// The memory policy of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct MemoryPolicy {
     mode: usize,
     /// Its nodes.
     pub nodes: NodeSet,
 }
 
-impl Policy {
+impl MemoryPolicy {
     /// Local, unless the system says otherwise.
     pub const DEFAULT: Self = Self {
         mode: MPOL_DEFAULT,
@@ -113,17 +113,17 @@ impl Policy {
 }
 
 /// The calling thread's policy.
-pub fn policy() -> Result<Policy, Errno> {
+pub fn policy() -> Result<MemoryPolicy, Errno> {
     let mut nodes = NodeSet::EMPTY;
     let mode = sys::get_mempolicy(&mut nodes.words, 0, 0)?;
-    Ok(Policy {
+    Ok(MemoryPolicy {
         mode: mode as usize,
         nodes,
     })
 }
 
 /// Sets the calling thread's policy. Threads that it creates from now on have it too.
-pub fn set_policy(policy: &Policy) -> Result<usize, Errno> {
+pub fn set_policy(policy: &MemoryPolicy) -> Result<usize, Errno> {
     match policy.nodes.is_empty() {
         true => sys::set_mempolicy(policy.mode, &[]),
         false => sys::set_mempolicy(policy.mode, &policy.nodes.words),
@@ -418,23 +418,29 @@ mod tests {
     #[test]
     fn policies_are_read() {
         let nodes = NodeSet::of(1);
-        assert_eq!(Policy::parse(b"1:1"), Some(Policy::preferred(nodes)));
-        assert!(Policy::preferred(nodes).marked().is_marked());
-        assert!(!Policy::preferred(nodes).is_marked() && !Policy::DEFAULT.is_marked());
-        assert_eq!(Policy::parse(b"4:"), Some(Policy::LOCAL));
-        assert_eq!(Policy::parse(b"4"), Some(Policy::LOCAL));
+        assert_eq!(
+            MemoryPolicy::parse(b"1:1"),
+            Some(MemoryPolicy::preferred(nodes))
+        );
+        assert!(MemoryPolicy::preferred(nodes).marked().is_marked());
+        assert!(!MemoryPolicy::preferred(nodes).is_marked() && !MemoryPolicy::DEFAULT.is_marked());
+        assert_eq!(MemoryPolicy::parse(b"4:"), Some(MemoryPolicy::LOCAL));
+        assert_eq!(MemoryPolicy::parse(b"4"), Some(MemoryPolicy::LOCAL));
         let mut both = nodes;
         both.insert(65);
-        assert_eq!(Policy::parse(b"3:1,65"), Some(Policy::interleave(both)));
+        assert_eq!(
+            MemoryPolicy::parse(b"3:1,65"),
+            Some(MemoryPolicy::interleave(both))
+        );
         for text in ["", "x", "3:a", ":1", "-1:0"] {
-            assert_eq!(Policy::parse(text.as_bytes()), None, "{text}");
+            assert_eq!(MemoryPolicy::parse(text.as_bytes()), None, "{text}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn any_text_is_a_policy_or_none(text in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40)) {
-            Policy::parse(&text);
+            MemoryPolicy::parse(&text);
         }
     }
 
@@ -444,12 +450,12 @@ mod tests {
         std::thread::spawn(|| {
             let before = policy().unwrap();
             let node = allowed_nodes().unwrap();
-            let ours = Policy::interleave(NodeSet::of(node.nth(0).unwrap())).marked();
+            let ours = MemoryPolicy::interleave(NodeSet::of(node.nth(0).unwrap())).marked();
             set_policy(&ours).unwrap();
             assert_eq!(policy(), Ok(ours));
             let inherited = std::thread::spawn(policy).join().unwrap();
             assert_eq!(inherited, Ok(ours));
-            set_policy(&Policy::LOCAL).unwrap();
+            set_policy(&MemoryPolicy::LOCAL).unwrap();
             assert!(!policy().unwrap().is_marked());
             set_policy(&before).unwrap();
             assert_eq!(policy(), Ok(before));

@@ -18,7 +18,7 @@ pub enum Request {
     /// Another CPU for the calling thread.
     Visit = 4,
     /// A memory policy for the process.
-    Policy = 5,
+    MemoryPolicy = 5,
 }
 
 impl Request {
@@ -29,7 +29,7 @@ impl Request {
             Self::Move => "move_pages",
             Self::Touch => "touch",
             Self::Visit => "sched_setaffinity",
-            Self::Policy => "set_mempolicy",
+            Self::MemoryPolicy => "set_mempolicy",
         }
     }
 
@@ -39,7 +39,7 @@ impl Request {
             Self::Move,
             Self::Touch,
             Self::Visit,
-            Self::Policy,
+            Self::MemoryPolicy,
         ]
         .into_iter()
         .find(|request| *request as u32 == number)

@@ -10,8 +10,8 @@ use super::bind;
 use super::memory::{zeroed, zeroed_slice};
 use super::phases::Phase;
 use super::pieces::{NODES_MAX, NodeSet};
-use super::rest::{self, Rest};
 use super::touched::TouchedObjects;
+use super::unmatched_memory::{self, UnmatchedMemory};
 use super::{PATH_BYTES_MAX, RuleList, State};
 use crate::environment;
 use crate::modules::Modules;
@@ -133,7 +133,7 @@ impl State {
         let no_memory = || Unusable::File(sys::ENOMEM);
         let bytes = read_file(path).map_err(Unusable::File)?;
         let plan = Plan::parse(bytes).map_err(Unusable::Content)?;
-        rest::shed(&plan);
+        unmatched_memory::shed(&plan);
         let modules = zeroed::<Modules>().ok_or_else(no_memory)?;
         // Static objects are placed once the state is complete.
         modules.refresh(&plan, |_| {});
@@ -154,7 +154,7 @@ impl State {
             *slot = Some(Phase::new(phase, number, (list, pins), waiting));
         }
         let allowed = allowed_nodes();
-        let rest = Rest::read(&plan, rules, &allowed);
+        let rest = UnmatchedMemory::read(&plan, rules, &allowed);
         let mut summary_path = [0; PATH_BYTES_MAX];
         let named = environment::variable(SUMMARY_VARIABLE)
             .filter(|path| path.len() < PATH_BYTES_MAX)

@@ -18,7 +18,7 @@
 //! Every rule of the process's section and of its phases is there, in order, under the number it has in the plan;
 //! counters that are 0 are left out, so a rule that matched nothing is `{"number":N}`. The counters
 //! are those of [`super::counters::RuleCounters`]. `unnumbered` allocations found no room in the table that
-//! numbers them; `rest` stands with the rule about the rest ([`super::rest::Status`]); `mappings` says how many were added, and how many might have been.
+//! numbers them; `rest` stands with the rule about unmatched memory ([`super::unmatched_memory::Status`]); `mappings` says how many were added, and how many might have been.
 //! `phases` has those with which threads change places, under the number in the plan
 //! (`ThreadCounters` of `phases`).
 

@@ -155,9 +155,9 @@ impl Tracker {
                 return None;
             }
         }
-        if !thread.follows_rest && place::rest::is_wanted() {
-            thread.follows_rest = true;
-            place::rest::follow();
+        if !thread.follows_unmatched && place::unmatched_memory::is_wanted() {
+            thread.follows_unmatched = true;
+            place::unmatched_memory::follow();
         }
         if thread.loading_at != 0 && thread.has_loaded(at) {
             thread.loading_at = 0;
@@ -355,7 +355,7 @@ impl Tracker {
             signal::stop(observed.thread);
             place::finish();
         }
-        place::rest::stop();
+        place::unmatched_memory::stop();
         replicas::stop();
         self.phase.store(phase::FILTERED, Ordering::Release);
         FILTER.narrow(usize::MAX);

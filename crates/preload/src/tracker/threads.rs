@@ -30,8 +30,8 @@ pub struct Birth {
     pub creator: u32,
     /// [`bounds::stack_of_attributes`].
     pub stack: [usize; 2],
-    /// Its creator put the policy of the rest aside ([`place::rest`]).
-    pub resumes_rest: bool,
+    /// Its creator put the policy of unmatched memory aside ([`place::unmatched_memory`]).
+    pub resumes_unmatched: bool,
 }
 
 /// Its own, always-true word where the kernel has no MADV_WIPEONFORK.
@@ -103,7 +103,7 @@ impl Tracker {
         thread.start_routine = 0;
         thread.order = 0;
         thread.creator = 0;
-        thread.follows_rest = false;
+        thread.follows_unmatched = false;
         self.threads_created
             .store((thread.stage != Stage::Unknown).into(), Ordering::Relaxed);
         place::forked_child();
@@ -163,7 +163,7 @@ impl Tracker {
             creator: observed.thread.number,
             // SAFETY: the caller's promise.
             stack: unsafe { bounds::stack_of_attributes(attributes) },
-            resumes_rest: false,
+            resumes_unmatched: false,
         })
     }
 
@@ -192,10 +192,10 @@ impl Tracker {
         self.identify_thread(thread);
         thread.local_storage = bounds::local_storage(self.static_tls_bytes.load(Ordering::Relaxed));
         thread.stack = bounds::thread_stack(birth.stack, thread.local_storage);
-        place::rest::stack_begins(|page_bytes| {
+        place::unmatched_memory::stack_begins(|page_bytes| {
             bounds::stack_pages(birth.stack, thread.local_storage, page_bytes)
         });
-        thread.follows_rest = true;
+        thread.follows_unmatched = true;
         thread.start_routine = birth.start_routine;
         thread.order = birth.order;
         thread.creator = birth.creator;

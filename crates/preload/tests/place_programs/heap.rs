@@ -120,13 +120,13 @@ fn what_is_left_to_first_touch_in_it_is_local() {
     let kept = run(&programs, &[everywhere(), left], "");
     let object = kept.object("large");
     assert_eq!(kept.policy(object.address + object.size / 2), "local");
-    // And so is all of it where the rest is spread.
+    // And so is all of it where unmatched memory is spread.
     let heap = Rule {
         placement: placement::LEAVE,
         ..brk_heap(RULE)
     };
     let rest = Rule {
-        subject: subject::REST,
+        subject: subject::UNMATCHED,
         ..everywhere()
     };
     let run = run(&programs, &[heap, rest], "");

@@ -11,8 +11,8 @@ mod phases;
 mod pins;
 mod plan_file;
 mod program;
-mod rest;
 mod touching;
+mod unmatched_memory;
 
 use nearpage_wire::compact_plan::{
     FrameRange, NONE, Pin, RULE_WEAK, Rule, Run, Section, Weight, placement, subject,

@@ -74,7 +74,7 @@ pub fn write_exact(
 ) -> io::Result<()> {
     if (access.weight, access.cost_ns) == figures(period, latency_ns)
         && access.resolution == Resolution::Exact
-        && access.distance_bytes == 0
+        && access.skid_bytes == 0
     {
         return Ok(());
     }
@@ -85,7 +85,7 @@ pub fn write_exact(
     writeln!(
         out,
         "{COMMENT}exact {} {} {resolution} {}",
-        access.weight, access.cost_ns, access.distance_bytes
+        access.weight, access.cost_ns, access.skid_bytes
     )
 }
 
@@ -101,7 +101,7 @@ struct Exact {
     weight: f32,
     cost_ns: f32,
     resolution: Resolution,
-    distance_bytes: i8,
+    skid_bytes: i8,
 }
 
 impl Exact {
@@ -121,7 +121,7 @@ impl Exact {
             weight,
             cost_ns,
             resolution,
-            distance_bytes: words.next()?.parse().ok()?,
+            skid_bytes: words.next()?.parse().ok()?,
         })
     }
 }
@@ -282,7 +282,7 @@ impl<'a> Carried<'a> {
             weight,
             cost_ns,
             resolution: Resolution::Exact,
-            distance_bytes: 0,
+            skid_bytes: 0,
         });
         let operation = sample.data_src.operation();
         Some(Access {
@@ -294,7 +294,7 @@ impl<'a> Carried<'a> {
             kind: operation.map_or(AccessKind::Load, AccessKind::from),
             level: sample.data_src.level().into(),
             resolution: exact.resolution,
-            distance_bytes: exact.distance_bytes,
+            skid_bytes: exact.skid_bytes,
             weight: exact.weight,
             cost_ns: exact.cost_ns,
             page_node,

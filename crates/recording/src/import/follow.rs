@@ -183,7 +183,7 @@ impl<'a> Follower<'a> {
             kind: sample.data_src.operation().map_or(kind, AccessKind::from),
             level,
             resolution: Resolution::Exact,
-            distance_bytes: 0,
+            skid_bytes: 0,
             weight,
             cost_ns: sample.latency_cycles as f32 / self.ghz * weight,
             page_node: sample

@@ -39,7 +39,7 @@ pub(super) fn encode(batch: &AccessBatch, out: &mut Vec<u8>) {
     out.extend(batch.kind.iter().map(|kind| *kind as u8));
     out.extend(batch.level.iter().map(|level| *level as u8));
     out.extend(batch.resolution.iter().map(|resolution| *resolution as u8));
-    out.extend(batch.distance_bytes.iter().map(|distance| *distance as u8));
+    out.extend(batch.skid_bytes.iter().map(|distance| *distance as u8));
 }
 
 /// Appends the accesses in `bytes` to `batch`; `None` where the bytes don't make sense (`batch` is
@@ -102,7 +102,7 @@ pub(super) fn decode(bytes: &[u8], batch: &mut AccessBatch) -> Option<()> {
             .filter_map(|code| Resolution::from_number(*code)),
     );
     batch
-        .distance_bytes
+        .skid_bytes
         .extend(distance.iter().map(|byte| *byte as i8));
     Some(())
 }

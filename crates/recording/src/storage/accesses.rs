@@ -86,12 +86,7 @@ fn columns(batch: &AccessBatch) -> Vec<Values> {
         Values::small(batch.kind.iter().map(|kind| *kind as i32)),
         Values::small(batch.level.iter().map(|level| *level as i32)),
         Values::small(batch.resolution.iter().map(|resolution| *resolution as i32)),
-        Values::small(
-            batch
-                .distance_bytes
-                .iter()
-                .map(|distance| i32::from(*distance)),
-        ),
+        Values::small(batch.skid_bytes.iter().map(|distance| i32::from(*distance))),
         Values::f32(batch.weight.iter().copied()),
         Values::f32(batch.cost_ns.iter().copied()),
         Values::optional_u32(
@@ -166,8 +161,8 @@ impl Reader {
         if columns.resolution {
             group.code("resolution", &mut batch.resolution, Resolution::from_number)?;
         }
-        if columns.distance_bytes {
-            group.i8("distance_bytes", &mut batch.distance_bytes)?;
+        if columns.skid_bytes {
+            group.i8("distance_bytes", &mut batch.skid_bytes)?;
         }
         if columns.weight {
             group.f32("weight", &mut batch.weight)?;

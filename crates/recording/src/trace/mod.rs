@@ -7,6 +7,7 @@
 //! [`crate::Recording::read_chunk`] the misses as accesses, in order of time.
 
 mod clock;
+mod downsample;
 mod file;
 mod images;
 mod moved;
@@ -16,7 +17,6 @@ mod setup;
 mod statistics;
 mod steps;
 mod survey;
-mod thin;
 mod traced;
 mod unfinished;
 
@@ -27,6 +27,7 @@ use nearpage_wire::trace::{COUNTERS, Counter};
 use nearpage_wire::tracer_setup::Setup;
 use serde::{Deserialize, Serialize};
 
+pub use self::downsample::{DownsampleEvent, Downsampling};
 pub use self::pages::{PageLookup, PagePlace, PageRow, PageTable, Touch};
 pub use self::setup::{TraceMismatch, TraceOptions, TracedMove, TracingError};
 pub use self::statistics::{
@@ -34,7 +35,6 @@ pub use self::statistics::{
     SegmentMisses, SystemStatistics, TraceStatistics,
 };
 pub use self::steps::{Mode, ThreadSteps, Trace};
-pub use self::thin::{ThinEvent, Thinning};
 pub(crate) use self::traced::{OpenFrames, SharedTrace, Traced};
 pub(crate) use self::unfinished::process_of;
 pub use self::unfinished::{end as end_traces, finish as finish_frames};
@@ -62,7 +62,7 @@ pub struct Tracing {
 /// A thread that went on on another CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
-    /// Which.
+    /// The thread.
     pub thread: ThreadIndex,
     /// Virtual time.
     pub instructions: u64,

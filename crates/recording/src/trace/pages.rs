@@ -43,9 +43,9 @@ pub struct PageRow {
 pub struct Touch {
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// Who.
+    /// The thread that touched.
     pub thread: ThreadIndex,
-    /// On which CPU.
+    /// The CPU that it ran on.
     pub cpu: CpuId,
 }
 

@@ -325,7 +325,7 @@ impl Traced {
                     kind: kind(reference.kind),
                     level,
                     resolution: Resolution::Exact,
-                    distance_bytes: 0,
+                    skid_bytes: 0,
                     weight,
                     cost_ns: cost_ns * weight,
                     page_node: self.nodes.get(usize::from(home)).copied(),

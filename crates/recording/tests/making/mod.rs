@@ -42,7 +42,7 @@ pub fn access(time_ns: u64, thread: u32, address: u64) -> Access {
         kind: AccessKind::Load,
         level: Level::Unknown,
         resolution: Resolution::Exact,
-        distance_bytes: 4,
+        skid_bytes: 4,
         weight: 1.0,
         cost_ns: 1000.0,
         page_node: (!time_ns.is_multiple_of(3)).then_some(NodeId(1)),

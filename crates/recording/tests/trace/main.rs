@@ -12,8 +12,8 @@ use making::trace::{TraceFile, load, machine, map, record, record_on, reference,
 use making::{Block, segment};
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::trace::{
-    Happening, Miss, PageIndex, StepBatch, Steps, ThinEvent, Thinning, Trace, TraceOptions,
-    TracedMove,
+    DownsampleEvent, Downsampling, Happening, Miss, PageIndex, StepBatch, Steps, Trace,
+    TraceOptions, TracedMove,
 };
 use nearpage_recording::{
     Access, AccessBatch, AccessKind, ColumnSelection, Error, Level, ObjectKind, Recording,
@@ -343,7 +343,7 @@ fn objects_of_the_allocation_log_are_alive_when_they_are_used() {
 }
 
 #[test]
-fn thinning_keeps_every_nth_with_its_weight() {
+fn downsampling_keeps_every_nth_with_its_weight() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("r");
     let mut trace = TraceFile::of(100, 1_000);
@@ -367,10 +367,10 @@ fn thinning_keeps_every_nth_with_its_weight() {
         .end();
     finish(record(&folder, &TraceOptions::default(), &[trace]));
     let recording = Recording::open(&folder).unwrap();
-    let thin = |thinning: Thinning| -> Vec<(u64, f32)> {
+    let downsample = |downsampling: Downsampling| -> Vec<(u64, f32)> {
         let mut kept = Vec::new();
         let count = recording
-            .thin(&thinning, |batch: &AccessBatch| {
+            .downsample(&downsampling, |batch: &AccessBatch| {
                 kept.extend(
                     (0..batch.len())
                         .map(|row| ((batch.address[row] - HEAP) / 64, batch.weight[row])),
@@ -381,25 +381,25 @@ fn thinning_keeps_every_nth_with_its_weight() {
         assert_eq!(count, kept.len() as u64);
         kept
     };
-    let plain = Thinning::default();
-    assert_eq!(thin(plain).len(), 100);
-    let tenth = thin(Thinning { every: 10, ..plain });
+    let plain = Downsampling::default();
+    assert_eq!(downsample(plain).len(), 100);
+    let tenth = downsample(Downsampling { every: 10, ..plain });
     assert_eq!(tenth[..2], [(9, 10.0), (19, 10.0)]);
-    let loads = thin(Thinning {
+    let loads = downsample(Downsampling {
         every: 5,
         loads_only: true,
         ..plain
     });
     assert_eq!(loads.len(), 15);
     assert!(loads.iter().all(|(number, _)| number % 4 != 3));
-    let tlb = thin(Thinning {
-        event: ThinEvent::DtlbMiss,
+    let tlb = downsample(Downsampling {
+        event: DownsampleEvent::DtlbMiss,
         every: 2,
         ..plain
     });
     assert_eq!(tlb, [(10, 2.0), (30, 2.0), (50, 2.0), (70, 2.0), (90, 2.0)]);
     assert_eq!(
-        thin(Thinning {
+        downsample(Downsampling {
             latency_cycles_min: 90.0,
             ..plain
         })
@@ -407,7 +407,7 @@ fn thinning_keeps_every_nth_with_its_weight() {
         100
     );
     assert_eq!(
-        thin(Thinning {
+        downsample(Downsampling {
             latency_cycles_min: 90.1,
             ..plain
         })
@@ -441,12 +441,12 @@ fn one_reference_in_flight_hides_those_that_the_cpu_issues_meanwhile() {
             &TraceOptions::default(),
             std::slice::from_ref(&trace),
         ));
-        let one = Thinning {
+        let one = Downsampling {
             one_in_flight: true,
-            ..Thinning::default()
+            ..Downsampling::default()
         };
         let recording = Recording::open(&folder).unwrap();
-        recording.thin(&one, |_| Ok(())).unwrap()
+        recording.downsample(&one, |_| Ok(())).unwrap()
     };
     assert_eq!(kept("waits", 1, 72), 100, "no other is issued meanwhile");
     assert_eq!(kept("short", 8, 40), 100, "the next is beyond the window");

@@ -4,12 +4,12 @@ use nearpage_attribution::BindingFinding;
 use nearpage_recording::{Launcher, rank_words};
 
 use super::nodes;
-use crate::amount::percent;
 use crate::printable;
+use nearpage_amount::percent;
 
 /// Which of a launcher's options mends a finding.
 #[derive(Clone, Copy)]
-enum Mend {
+enum Remedy {
     /// Each rank CPUs of its own.
     OwnCpus,
     /// All CPUs of a rank on one node.
@@ -94,28 +94,30 @@ pub(super) fn remedy(finding: &BindingFinding, launcher: Option<Launcher>) -> Op
     let mend = match finding {
         BindingFinding::Unbound { .. }
         | BindingFinding::SharedCpus { .. }
-        | BindingFinding::SharedCores { .. } => Mend::OwnCpus,
-        BindingFinding::Straddling { .. } => Mend::OneNode,
+        | BindingFinding::SharedCores { .. } => Remedy::OwnCpus,
+        BindingFinding::Straddling { .. } => Remedy::OneNode,
         BindingFinding::MemoryForbidden { .. } | BindingFinding::MemoryElsewhere { .. } => {
-            Mend::LocalMemory
+            Remedy::LocalMemory
         }
     };
     Some(match (launcher?, mend) {
-        (Launcher::Slurm, Mend::OwnCpus) => {
+        (Launcher::Slurm, Remedy::OwnCpus) => {
             "srun --cpus-per-task=THREADS --cpu-bind=cores --hint=nomultithread"
         }
-        (Launcher::Slurm, Mend::OneNode) => {
+        (Launcher::Slurm, Remedy::OneNode) => {
             "srun --cpus-per-task=THREADS --cpu-bind=cores --distribution=block:block"
         }
-        (Launcher::Slurm, Mend::LocalMemory) => "srun --cpu-bind=cores --mem-bind=local",
-        (Launcher::OpenMpi, Mend::OwnCpus) => "mpirun --map-by slot:PE=THREADS --bind-to core",
-        (Launcher::OpenMpi, Mend::OneNode) => "mpirun --map-by numa:PE=THREADS --bind-to core",
-        (Launcher::OpenMpi, Mend::LocalMemory) => {
+        (Launcher::Slurm, Remedy::LocalMemory) => "srun --cpu-bind=cores --mem-bind=local",
+        (Launcher::OpenMpi, Remedy::OwnCpus) => "mpirun --map-by slot:PE=THREADS --bind-to core",
+        (Launcher::OpenMpi, Remedy::OneNode) => "mpirun --map-by numa:PE=THREADS --bind-to core",
+        (Launcher::OpenMpi, Remedy::LocalMemory) => {
             "mpirun --map-by numa:PE=THREADS --bind-to core --mca hwloc_base_mem_alloc_policy local_only"
         }
-        (Launcher::Mpich, Mend::OwnCpus) => "mpiexec -bind-to core:THREADS",
-        (Launcher::Mpich, Mend::OneNode) => "mpiexec -bind-to core:THREADS -map-by numa",
-        (Launcher::Mpich, Mend::LocalMemory) => "mpiexec -bind-to numa -map-by numa -membind numa",
+        (Launcher::Mpich, Remedy::OwnCpus) => "mpiexec -bind-to core:THREADS",
+        (Launcher::Mpich, Remedy::OneNode) => "mpiexec -bind-to core:THREADS -map-by numa",
+        (Launcher::Mpich, Remedy::LocalMemory) => {
+            "mpiexec -bind-to numa -map-by numa -membind numa"
+        }
         _ => return None,
     })
 }

@@ -123,7 +123,7 @@ struct HostForm<'a> {
 struct Finding<'a> {
     /// `unbound`, `shared-cpus`, `shared-cores`, `straddling`, `memory-forbidden`, `memory-elsewhere`.
     kind: &'static str,
-    /// Where.
+    /// The host.
     host: &'a str,
     /// Whose.
     ranks: &'a [u32],

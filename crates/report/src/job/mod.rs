@@ -16,8 +16,8 @@ use nearpage_recording::{Binding, Job, RankRecording, rank_words};
 pub use self::json::{JobReportOutput, job_json};
 pub use self::text::{JobBy, job_text};
 
-use crate::amount::percent;
 use crate::printable;
+use nearpage_amount::percent;
 
 /// Nodes that have this share of a rank's samples are where it is.
 const MOST: f64 = 0.8;

@@ -4,9 +4,9 @@ use nearpage_attribution::{ObjectUse, RankGroup};
 use nearpage_machine::several;
 
 use super::{JobContent, binding, cpus};
-use crate::amount::{count, percent};
 use crate::printable;
 use crate::table::{Column, wrapped, write_lines};
+use nearpage_amount::{count, percent};
 
 /// Objects with a smaller share of a group's accesses are left out.
 const SHARE_MIN: f64 = 0.01;

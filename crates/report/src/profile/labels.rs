@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nearpage_attribution::{Found, Names, ObjectIndex, Search};
+use nearpage_attribution::{FoundObject, Names, ObjectIndex, Search};
 use nearpage_machine::NodeId;
 use nearpage_recording::{
     Access, AccessKind, Frame, Level, ModuleId, ObjectKind, Recording, Symbols, Thread,
@@ -95,7 +95,7 @@ impl<'a> Labels<'a> {
         let pid = thread.map_or(0, |thread| thread.pid);
         let found = search.find(pid, access.time_ns, access.address);
         let (object, object_kind) = match found {
-            Some(Found { group, kind, .. }) => (self.names[group].as_str(), kind_name(kind)),
+            Some(FoundObject { group, kind, .. }) => (self.names[group].as_str(), kind_name(kind)),
             None => ("unknown", "unknown"),
         };
         let cpu_node = self.recording.machine.node_of(access.cpu);

@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 
+use anstyle::Style;
+use nearpage_amount::{percent, time};
+
 use super::{ChangedObject, RunComparison, Setting, Spread};
-use crate::amount::{percent, time};
+use crate::emphasis::{BAD, painted};
 use crate::printable::printable;
 use crate::table::{Column, wrapped, write_lines};
 
@@ -11,7 +14,7 @@ use crate::table::{Column, wrapped, write_lines};
 const OBJECTS_MAX: usize = 10;
 
 /// What changed from the first setting to each other one.
-pub fn runs_text(comparison: &RunComparison, width: usize) -> String {
+pub fn runs_text(comparison: &RunComparison, width: usize, colour: bool) -> String {
     let settings: Vec<&Setting> = std::iter::once(&comparison.before)
         .chain(comparison.after.iter().map(|after| &after.setting))
         .collect();
@@ -40,7 +43,12 @@ pub fn runs_text(comparison: &RunComparison, width: usize) -> String {
         column(
             "change",
             3,
-            changes(&|at| signed(comparison.after[at].elapsed_change, "%")),
+            changes(&|at| {
+                let after = &comparison.after[at];
+                let is_slower = after.elapsed_change > 0.0 && after.elapsed_ranges_apart;
+                let style = if is_slower { BAD } else { Style::new() };
+                painted(&signed(after.elapsed_change, "%"), style, colour)
+            }),
         ),
         column("local", 2, settings.iter().map(local).collect()),
         column(
@@ -66,7 +74,8 @@ pub fn runs_text(comparison: &RunComparison, width: usize) -> String {
         }
         text += &objects_text(&after.objects, name, width);
         for condition in &after.failed {
-            let _ = writeln!(text, "failed: {} in {name}", printable(condition));
+            let failed = format!("failed: {} in {name}", printable(condition));
+            let _ = writeln!(text, "{}", painted(&failed, BAD, colour));
         }
     }
     text

@@ -6,8 +6,8 @@ use nearpage_machine::several;
 use nearpage_simulator::Outcome;
 
 use super::{PARTS, Simulation, parts};
-use crate::amount::{count, percent, time};
 use crate::printable::{printable, shorten};
+use nearpage_amount::{count, percent, time};
 
 /// Colours of the parts, on white and on black.
 const COLOURS: [(&str, &str); 5] = [

@@ -96,7 +96,7 @@ pub struct LabPair {
     pub cpu_node: usize,
     /// Node of the memory.
     pub memory_node: usize,
-    /// How many.
+    /// Number of misses.
     pub misses: u64,
     /// What CPUs waited for them.
     pub stall_s: f64,

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use nearpage_amount::percent;
 use nearpage_wire::lab::LabLine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -588,7 +589,7 @@ impl LabKernel {
         }
         let groups = self.groups.iter().take(GROUPS_TOLD);
         let groups: Vec<String> = groups
-            .map(|group| format!("{} {:.0} %", group.name, 100.0 * group.time_s / self.time_s))
+            .map(|group| format!("{} {}", group.name, percent(group.time_s / self.time_s)))
             .collect();
         Some(format!("{:.3} s: {}", self.time_s, groups.join(", ")))
     }

@@ -17,8 +17,8 @@ use nearpage_recording::{
     Unsampled,
 };
 use nearpage_sampler::{
-    Choice, DEFAULT_MAX_OVERHEAD, Options, PmuOptions, Sampler, SourceWish, State, Summary, Target,
-    Wanted, choose_source,
+    AccessSelection, Choice, DEFAULT_MAX_OVERHEAD, Options, PmuOptions, RequestedSource, Sampler,
+    State, Summary, Target, choose_source,
 };
 
 pub use self::compared::ComparedRun;
@@ -42,11 +42,11 @@ pub struct ObserveOptions {
     /// An earlier recording there may be replaced.
     pub replace: bool,
     /// Where accesses come from.
-    pub source: SourceWish,
+    pub source: RequestedSource,
     /// What to sample where that is the PMU.
     pub pmu: PmuOptions,
     /// Which accesses to keep.
-    pub wanted: Wanted,
+    pub wanted: AccessSelection,
     /// Samples per second and CPU; `None`: as many as cost little here.
     pub rate_hz: Option<f64>,
     /// The share of the program's time that sampling may take; `None`: without a rate and a period, what
@@ -74,9 +74,9 @@ impl ObserveOptions {
         Self {
             output,
             replace: false,
-            source: SourceWish::Auto,
+            source: RequestedSource::Auto,
             pmu: PmuOptions::default(),
-            wanted: Wanted::default(),
+            wanted: AccessSelection::default(),
             rate_hz: None,
             max_overhead: None,
             after: Duration::ZERO,
@@ -160,7 +160,7 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
     };
     output.keep();
     let choice = sampler.choice().clone();
-    if options.source == SourceWish::Auto {
+    if options.source == RequestedSource::Auto {
         notes.insert(0, choice.line.clone());
     }
     if choice.source == Source::Clock && options.pmu != PmuOptions::default() {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nearpage_files::{create, own_user, read_text};
-use nearpage_sampler::{Calibration, Error, Side, SourceWish, calibrate_for, clock_opens};
+use nearpage_sampler::{Calibration, Error, RequestedSource, Side, calibrate_for, clock_opens};
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
@@ -26,10 +26,10 @@ const MEASUREMENTS: u32 = 3;
 const DAYS_MAX: u64 = 30;
 
 /// What samples cost here, and where they stand: remembered, or measured now.
-pub(super) fn calibration(source: SourceWish) -> Result<Calibration, Error> {
+pub(super) fn calibration(source: RequestedSource) -> Result<Calibration, Error> {
     let measure = || calibrate_for(source);
     // Where the clock is refused, it is the other source that is measured.
-    let by_signals = source == SourceWish::Signal || !clock_opens();
+    let by_signals = source == RequestedSource::Signal || !clock_opens();
     let Some((file, machine)) = file().zip(Machine::here(Path::new("/proc"), by_signals)) else {
         return measure();
     };

@@ -1,5 +1,6 @@
 //! What to say of samples that are missing.
 
+use nearpage_amount::{percent, time};
 use nearpage_machine::several;
 use nearpage_recording::{SampleCounts, Unsampled};
 use nearpage_sampler::{SignalLosses, Summary};
@@ -63,8 +64,8 @@ pub(super) fn warnings(
     }
     if summary.counting_share < 0.99 {
         warnings.push(format!(
-            "the hardware was counting {:.0} % of the time: its events took turns, or something else uses the PMU",
-            100.0 * summary.counting_share
+            "the hardware was counting {} of the time: its events took turns, or something else uses the PMU",
+            percent(summary.counting_share)
         ));
     }
     if let (Some(first), Some(last)) = (summary.rates.first(), summary.rates.last())
@@ -72,11 +73,11 @@ pub(super) fn warnings(
         && summary.sampling_ns.is_none()
     {
         warnings.push(format!(
-            "the rate went from {:.0} to {:.0} Hz in {}, to keep --max-overhead: a sample costs {:.1} µs",
+            "the rate went from {:.0} to {:.0} Hz in {}, to keep --max-overhead: a sample costs {}",
             first.rate_hz,
             last.rate_hz,
             several(summary.rates.len() as u64 - 1, "step"),
-            summary.sample_ns.unwrap_or(0.0) / 1e3
+            time(summary.sample_ns.unwrap_or(0.0))
         ));
     }
     warnings.extend(unsampled.note());

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_the_rest_is_told_by_processes() {
+    fn what_became_of_unmatched_memory_is_told_by_processes() {
         let said = |processes: &[(u32, &str)]| {
             let line = |&(pid, rest): &(u32, &str)| {
                 let line = format!(

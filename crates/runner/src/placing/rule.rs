@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::io;
 
+use nearpage_amount::{bytes, time};
 use nearpage_machine::several;
-use nearpage_report::{bytes, printable, time};
+use nearpage_report::printable;
 
 use super::summary::{Failure, RuleSummary, UnmatchedStatus};
 

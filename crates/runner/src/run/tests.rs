@@ -56,7 +56,7 @@ fn the_newest_kept_plan_is_used_and_named() {
     let store = Store::new(folder.path());
     let shell = Shell::new(&["-c", "true"]);
     let (none, said) =
-        listening(|say| kept_plans(&store, &shell.options(), &mut Ran::default(), say));
+        listening(|say| kept_plans(&store, &shell.options(), &mut RunOutcome::default(), say));
     let error = none.unwrap_err();
     assert!(
         matches!(error, Error::NoKeptPlan(_)) && said.is_empty(),
@@ -66,7 +66,7 @@ fn the_newest_kept_plan_is_used_and_named() {
 
     let identity = shell.programs[0].identity(&shell.command[1..]);
     let kept = store.keep(&identity, &[plan()]).unwrap();
-    let mut ran = Ran::default();
+    let mut ran = RunOutcome::default();
     let (found, said) = listening(|say| kept_plans(&store, &shell.options(), &mut ran, say));
     assert_eq!(found.unwrap().len(), 1);
     assert_eq!(said, [format!("using the kept plan {}", kept.display())]);
@@ -83,13 +83,21 @@ fn plans_are_looked_for_only_where_there_is_nothing_else_to_do() {
         ..shell.options()
     };
     assert!(copies_only.places_nothing());
-    assert_eq!(copies_only.plans(&mut Ran::default(), silent).unwrap(), []);
+    assert_eq!(
+        copies_only
+            .plans(&mut RunOutcome::default(), silent)
+            .unwrap(),
+        []
+    );
     let pins_only = RunOptions {
         threads: Some(ThreadPlacement::Compact),
         ..shell.options()
     };
     assert!(!pins_only.places_nothing());
-    assert_eq!(pins_only.plans(&mut Ran::default(), silent).unwrap(), []);
+    assert_eq!(
+        pins_only.plans(&mut RunOutcome::default(), silent).unwrap(),
+        []
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.toml");
@@ -99,22 +107,30 @@ fn plans_are_looked_for_only_where_there_is_nothing_else_to_do() {
         plans: &files[..1],
         ..shell.options()
     };
-    assert_eq!(named.plans(&mut Ran::default(), silent).unwrap().len(), 1);
+    assert_eq!(
+        named
+            .plans(&mut RunOutcome::default(), silent)
+            .unwrap()
+            .len(),
+        1
+    );
     let missing = RunOptions {
         plans: &files,
         ..shell.options()
     };
-    let error = missing.plans(&mut Ran::default(), silent).unwrap_err();
+    let error = missing
+        .plans(&mut RunOutcome::default(), silent)
+        .unwrap_err();
     assert!(error.to_string().starts_with("/no/such/plan"), "{error}");
 }
 
 #[test]
 fn the_plans_parameters_are_autos() {
-    let live = |name: &str, value| Live {
+    let live = |name: &str, value| nearpage_plan::OnlineMigration {
         parameters: BTreeMap::from([(name.to_owned(), value)]),
     };
-    let has = |live: &Live, name: &str, value: &str| {
-        let policy = online_policy(live).unwrap();
+    let has = |online_migration: &nearpage_plan::OnlineMigration, name: &str, value: &str| {
+        let policy = online_policy(online_migration).unwrap();
         assert_eq!(policy.name(), "auto");
         let parameters = policy.parameters();
         assert!(

@@ -122,7 +122,7 @@ fn hardware_samples_become_accesses_with_weight_and_cost() {
 
 #[test]
 fn only_what_is_wanted_is_kept() {
-    use crate::filter::Wanted;
+    use crate::filter::AccessSelection;
     use crate::pmu::{Form, Precise};
     let identifiers = Identifiers {
         memory: vec![(7, Form::Precise(AccessKind::Load))],
@@ -144,7 +144,7 @@ fn only_what_is_wanted_is_kept() {
     };
     // TLB hit, TLB miss, not known.
     let (hit, miss, silent) = (0x102_6810_0142, 0x104_5010_0442, 0x508_0022);
-    let followed = |wanted: Wanted, event| {
+    let followed = |wanted: AccessSelection, event| {
         let mut follower = Follower::new(Side::Before, identifiers.clone());
         follower.filter = Filter::new(wanted);
         follower.hardware.event = event;
@@ -158,13 +158,19 @@ fn only_what_is_wanted_is_kept() {
         assert_eq!(counts.accesses, follower.accesses.len() as u64);
         (counts.accesses, follower.records.left_out)
     };
-    let range = Wanted {
+    let range = AccessSelection {
         ranges: std::iter::once(0x1800..0x2001).collect(),
         objects: Vec::new(),
     };
-    assert_eq!(followed(Wanted::default(), PmuEvent::Access), (6, 0));
+    assert_eq!(
+        followed(AccessSelection::default(), PmuEvent::Access),
+        (6, 0)
+    );
     assert_eq!(followed(range.clone(), PmuEvent::Access), (3, 3));
-    assert_eq!(followed(Wanted::default(), PmuEvent::DtlbMiss), (2, 4));
+    assert_eq!(
+        followed(AccessSelection::default(), PmuEvent::DtlbMiss),
+        (2, 4)
+    );
     assert_eq!(followed(range, PmuEvent::DtlbMiss), (1, 5));
 }
 

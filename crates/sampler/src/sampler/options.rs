@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::calibrate::Calibration;
 use crate::error::NoPreload;
-use crate::filter::Wanted;
+use crate::filter::AccessSelection;
 use crate::pmu::PmuOptions;
-use crate::source::SourceWish;
+use crate::source::RequestedSource;
 use crate::target::Target;
 
 /// One page fault in so many is recorded, where nothing else is asked for. A prime, so as not to
@@ -27,11 +27,11 @@ pub struct Options {
     /// Variables added to the environment of a command.
     pub environment: Vec<(OsString, OsString)>,
     /// Where accesses come from.
-    pub source: SourceWish,
+    pub source: RequestedSource,
     /// What to sample where that is the PMU.
     pub pmu: PmuOptions,
     /// Which accesses to keep.
-    pub wanted: Wanted,
+    pub wanted: AccessSelection,
     /// Whether the preload library will be in the command, which the signal source needs; where it
     /// won't, why and what helps, for the user.
     pub preload: Result<(), NoPreload>,
@@ -69,9 +69,9 @@ impl Options {
         Self {
             target: target.into(),
             environment: Vec::new(),
-            source: SourceWish::default(),
+            source: RequestedSource::default(),
             pmu: PmuOptions::default(),
-            wanted: Wanted::default(),
+            wanted: AccessSelection::default(),
             preload: Err(NoPreload(
                 "it needs the preload library inside the command".to_owned(),
             )),

@@ -14,7 +14,7 @@ use crate::cpu_ring::CpuRing;
 use crate::error::Error;
 use crate::filter::Filter;
 use crate::follower::{Follower, Hardware, Period};
-use crate::found::Found;
+use crate::found::FoundTarget;
 use crate::governor::Governor;
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
@@ -53,7 +53,7 @@ struct Starting<'a> {
     cpus: Vec<CpuId>,
     processes: Processes,
     /// The running target; `None` for a command, and where opening its events was tried once.
-    found: Option<Found>,
+    found: Option<FoundTarget>,
     calibrated: Result<Calibration, Error>,
     rate_hz: f64,
     facts: Facts,
@@ -160,7 +160,7 @@ impl<'a> Starting<'a> {
         }
         let cpus = online_cpus(&options.sys_root)?.as_slice().to_vec();
         let processes = Processes::new(&options.proc_root);
-        let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
+        let mut found = FoundTarget::of(&options.target, &processes, &options.proc_root)?;
         raise_open_files_limit(found.is_some());
         if let Some(found) = &mut found {
             let opening = Opening::new(options, Source::Clock, UNMEASURED_RATE_HZ)?;
@@ -219,7 +219,8 @@ impl<'a> Starting<'a> {
             let found = match self.found.take() {
                 Some(found) => found,
                 None => {
-                    let found = Found::of(&options.target, &self.processes, &options.proc_root)?;
+                    let found =
+                        FoundTarget::of(&options.target, &self.processes, &options.proc_root)?;
                     let mut found = found.expect("no command");
                     found.try_cgroup(&opening, self.cpus[0]);
                     found
@@ -348,7 +349,7 @@ impl Opened {
     }
 
     fn attached(
-        found: Found,
+        found: FoundTarget,
         opening: Opening,
         processes: Processes,
         cpus: &[CpuId],
@@ -383,7 +384,7 @@ impl Opened {
 pub fn choose_source(options: &Options) -> Result<Choice, Error> {
     let rate_hz = rate_hz(options, &options.calibration.ok_or(()));
     let processes = Processes::new(&options.proc_root);
-    let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
+    let mut found = FoundTarget::of(&options.target, &processes, &options.proc_root)?;
     if let Some(found) = &mut found {
         let cpus = online_cpus(&options.sys_root)?.as_slice().to_vec();
         let opening = Opening::new(options, Source::Clock, UNMEASURED_RATE_HZ)?;
@@ -395,7 +396,7 @@ pub fn choose_source(options: &Options) -> Result<Choice, Error> {
     )
 }
 
-fn reach(found: Option<&Found>) -> Reach {
+fn reach(found: Option<&FoundTarget>) -> Reach {
     match found {
         Some(found) if found.machine_wide() => Reach::Machine,
         _ => Reach::Processes,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use nearpage_wire::samples::THREAD_USER_CLOCK;
 
-use crate::sample_cost::{Came, Coming};
+use crate::sample_cost::{Interruption, Interruptions};
 
 /// Samples kept between two calls of [`OwnTimer::take`].
 const KEPT: usize = 4096;
@@ -148,27 +148,27 @@ impl Ticks {
     }
 }
 
-impl Coming for Ticks {
-    fn came(&mut self, now_ns: u64) -> Came {
+impl Interruptions for Ticks {
+    fn came(&mut self, now_ns: u64) -> Interruption {
         let count = self.timer.count();
         if count != std::mem::replace(&mut self.count, count) {
             self.next_ns = Some(LATEST_NS.load(Ordering::Relaxed) + self.tick_ns);
             // As in a program that is not sampled. Should that fail, the next tick has no sample either.
             let _ = set(self.timer.timer, 0);
-            return Came::Sample;
+            return Interruption::Sample;
         }
         match self.next_ns.take_if(|next_ns| *next_ns <= now_ns) {
             Some(_) => {
                 // Where that fails, too few samples come, and nothing is measured.
                 let _ = self.arm();
-                Came::Tick
+                Interruption::Tick
             }
-            None => Came::Nothing,
+            None => Interruption::Nothing,
         }
     }
 
-    fn otherwise(&self) -> Came {
-        Came::Tick
+    fn otherwise(&self) -> Interruption {
+        Interruption::Tick
     }
 }
 

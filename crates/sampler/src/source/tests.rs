@@ -35,8 +35,8 @@ fn refused(paranoid: i32, errno: Errno) -> Facts {
     }
 }
 
-fn line(wish: SourceWish, facts: &Facts) -> String {
-    match choose(wish, facts) {
+fn line(requested: RequestedSource, facts: &Facts) -> String {
+    match choose(requested, facts) {
         Ok(Choice { source, line, .. }) => {
             let name = match source {
                 Source::Pmu => "source pmu",
@@ -321,14 +321,18 @@ fn every_state_has_its_source_and_its_line() {
     ];
     table.extend(rest.map(|(facts, line)| (facts, line.to_owned())));
     for (facts, expected) in &table {
-        assert_eq!(&line(SourceWish::Auto, facts), expected, "{facts:?}");
+        assert_eq!(&line(RequestedSource::Auto, facts), expected, "{facts:?}");
         // Where some source works when asked for, one is chosen unasked.
-        let works = |wish| choose(wish, facts).is_ok();
+        let works = |requested| choose(requested, facts).is_ok();
         assert_eq!(
-            works(SourceWish::Auto),
-            [SourceWish::Pmu, SourceWish::Clock, SourceWish::Signal]
-                .into_iter()
-                .any(works),
+            works(RequestedSource::Auto),
+            [
+                RequestedSource::Pmu,
+                RequestedSource::Clock,
+                RequestedSource::Signal
+            ]
+            .into_iter()
+            .any(works),
             "{facts:?}"
         );
         assert!(!expected.contains('\n'));
@@ -337,18 +341,18 @@ fn every_state_has_its_source_and_its_line() {
 
 #[test]
 fn what_is_asked_for_is_taken_or_refused() {
-    assert_eq!(line(SourceWish::Clock, &facts()), "source clock");
+    assert_eq!(line(RequestedSource::Clock, &facts()), "source clock");
     let none = Facts {
         pmu: Pmu::None,
         ..facts()
     };
-    assert!(line(SourceWish::Pmu, &none).starts_with("source pmu: the kernel names no PMU"));
+    assert!(line(RequestedSource::Pmu, &none).starts_with("source pmu: the kernel names no PMU"));
     assert_eq!(
-        line(SourceWish::Signal, &facts()),
+        line(RequestedSource::Signal, &facts()),
         format!("source signal: {NO_LIBRARY}")
     );
     let denied = refused(4, libc::EACCES);
-    assert!(line(SourceWish::Clock, &denied).starts_with("source clock: kernel.perf_event"));
+    assert!(line(RequestedSource::Clock, &denied).starts_with("source clock: kernel.perf_event"));
 }
 
 #[test]

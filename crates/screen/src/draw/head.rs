@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use nearpage_amount::{bytes, percent, time};
 use nearpage_live::not_moved;
 use nearpage_machine::several;
-use nearpage_report::{bytes, percent, shorten, time, width};
+use nearpage_report::{shorten, width};
 use ratatui::text::{Line, Span};
 
 use super::{bold, dim, title};

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use nearpage_amount::{bytes, count};
 use nearpage_machine::several;
-use nearpage_report::{bytes, count, shade};
+use nearpage_report::shade;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 

@@ -4,7 +4,7 @@ use nearpage_machine::{MoveCost, Timing};
 use nearpage_online::{Initial, ParameterError};
 
 use super::{Copy, Information, Job, Options};
-use crate::policy::Policy;
+use crate::policy::SimulatedPolicy;
 
 /// Options about the steps of moving a page.
 pub(super) const OF_STEPS: [&str; 4] = ["copy", "flush", "batch_pages", "batch_ns"];
@@ -18,7 +18,7 @@ impl Job {
     fn without_effect(&self, name: &str, timing: &Timing) -> Option<&'static str> {
         let pages_stay = matches!(
             self.policy,
-            Policy::Static(_) | Policy::PostFacto | Policy::BlockNaive
+            SimulatedPolicy::Static(_) | SimulatedPolicy::PostFacto | SimulatedPolicy::BlockNaive
         );
         let Options {
             information,
@@ -27,7 +27,7 @@ impl Job {
             ..
         } = self.options;
         if OF_PAGES.contains(&name) {
-            let stay = matches!(self.policy, Policy::Static(Initial::FirstTouch));
+            let stay = matches!(self.policy, SimulatedPolicy::Static(Initial::FirstTouch));
             return stay.then_some("first touch has every page where it is first touched");
         }
         if OF_VIEW.contains(&name) {

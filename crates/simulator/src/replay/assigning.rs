@@ -9,7 +9,7 @@ use super::Replay;
 use crate::Error;
 use crate::figures::{FS, Figures};
 use crate::schedule::{Schedule, Scheduler};
-use crate::thread::{State, Then};
+use crate::thread::{Resumption, State};
 use crate::trace::{ThreadSteps, Trace};
 
 /// What the schedule goes by.
@@ -157,7 +157,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             self.turns.set(number, thread.time);
             return Ok(());
         }
-        self.leave_cpu(number, now, State::Arriving, Then::Step)
+        self.leave_cpu(number, now, State::Arriving, Resumption::Step)
     }
 
     /// A thread is ready: it is where it was ordered to, or where the scheduler wants it.
@@ -258,7 +258,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let thread = &mut self.threads[number];
         if thread.cpu != cpu {
             (thread.cpu, thread.node) = (cpu, node);
-            if thread.then != Then::Reach {
+            if thread.then != Resumption::Reach {
                 thread.cold = true;
                 self.assigning.moved += 1;
             }

@@ -82,7 +82,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             self.request(number);
             self.turns.set(number, self.threads[number].time);
         }
-        self.carry_out_wishes(number);
+        self.carry_out_requests(number);
     }
 
     /// What a thread did in the epoch, if it is alive.

@@ -9,7 +9,7 @@ use super::Replay;
 use crate::Error;
 use crate::figures::{FS, TIME_MAX};
 use crate::schedule::Scheduler;
-use crate::thread::{State, Then, Thread};
+use crate::thread::{Resumption, State, Thread};
 use crate::tournament::NEVER;
 
 /// A CPU that threads take turns on.
@@ -98,16 +98,16 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 }
                 if after == 0 {
                     thread.wait_until(now + waited);
-                    return self.leave_cpu(number, now, State::Arriving, Then::Advance);
+                    return self.leave_cpu(number, now, State::Arriving, Resumption::Advance);
                 }
                 if !self.await_signal(after, number) {
                     let blocked = State::Blocked { otherwise: waited };
-                    return self.leave_cpu(number, now, blocked, Then::Advance);
+                    return self.leave_cpu(number, now, blocked, Resumption::Advance);
                 }
             }
             Happening::Move(cpu) if self.assigning.scheduler == Scheduler::Pinned => {
                 let node = self.figures.node(cpu)?;
-                self.leave_cpu(number, now, State::Arriving, Then::Advance)?;
+                self.leave_cpu(number, now, State::Arriving, Resumption::Advance)?;
                 let thread = &mut self.threads[number];
                 (thread.cpu, thread.node) = (cpu.0, node);
                 self.cpu(cpu.0);
@@ -142,7 +142,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         number: usize,
         now: u64,
         state: State,
-        then: Then,
+        then: Resumption,
     ) -> Result<(), Error> {
         self.give_up(number, now, state, then);
         let cpu = self.threads[number].cpu;
@@ -152,7 +152,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    fn give_up(&mut self, number: usize, now: u64, state: State, then: Then) {
+    fn give_up(&mut self, number: usize, now: u64, state: State, then: Resumption) {
         let thread = &mut self.threads[number];
         (thread.state, thread.then, thread.alarm) = (state, then, 0);
         thread.streams.forget();
@@ -196,9 +196,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             self.assigning.refilled_lines += thread.refill(self.figures);
         }
         let goes_on = match thread.then {
-            Then::Reach => thread.reach(self.figures)?,
-            Then::Advance => thread.advance(self.figures)?,
-            Then::Step => true,
+            Resumption::Reach => thread.reach(self.figures)?,
+            Resumption::Advance => thread.advance(self.figures)?,
+            Resumption::Step => true,
         };
         if goes_on {
             self.turns.set(number, thread.time);
@@ -219,7 +219,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         };
         let own = self.threads[number].cpu;
         self.cpus[own as usize].queue.push_back(number);
-        self.give_up(number, now, State::Queueing, Then::Step);
+        self.give_up(number, now, State::Queueing, Resumption::Step);
         self.grant(next, now)?;
         Ok(true)
     }
@@ -228,7 +228,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.threads[number].drain();
         let now = self.threads[number].time;
         self.inherit(number, now);
-        self.leave_cpu(number, now, State::Ended, Then::Step)?;
+        self.leave_cpu(number, now, State::Ended, Resumption::Step)?;
         self.depart(number);
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! carried out.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nearpage_machine::Timing;
 use nearpage_online::{
@@ -12,8 +13,8 @@ use proptest::prelude::*;
 
 use super::properties::traces;
 use super::*;
-use crate::Run;
 use crate::figures::Figures;
+use crate::{Run, Watched};
 
 /// What is asked for: of which page, what, to which node.
 type Request = (u32, u8, u16);
@@ -246,4 +247,27 @@ proptest! {
         let policy = Carrefour::new(&parameters, &setting).expect("policy");
         run(&trace, &machine, &job, Knows { policy, at_once });
     }
+}
+
+#[test]
+fn a_watched_trace_gives_the_same_and_tells_what_was_read() {
+    let (machine, trace) = (
+        machine(2, CLOCK),
+        each(2, &[0, 4], &[load(9, 0), store(9, 1)]),
+    );
+    let jobs = [job("first-touch", &[]), job("interleave", &[])];
+    let read = AtomicU64::new(0);
+    let watch = |misses| {
+        read.fetch_max(misses, Ordering::Relaxed);
+    };
+    let watched = simulate(&Watched::new(&trace, &watch), &machine, &jobs, 2).expect("simulates");
+    assert_eq!(
+        watched,
+        simulate(&trace, &machine, &jobs, 1).expect("simulates")
+    );
+    assert_eq!(
+        read.into_inner(),
+        2 * 4,
+        "two replays of two threads' two misses"
+    );
 }

@@ -78,7 +78,7 @@ fn options_without_effect_are_refused() {
         let refused = refusal(by_step, job(policy, settings));
         assert!(refused.starts_with(reason), "{refused}");
     }
-    // What one of the policies heeds is not refused for the others.
+    // What one of the policies respects is not refused for the others.
     let jobs = ["first-touch", "migrate"].map(|name| job(name, &[("batch_pages", "2")]));
     let machine = preset(by_step).expect("preset");
     simulate(&each(1, &[0], &[]), &machine, &jobs, 1).expect("simulates");

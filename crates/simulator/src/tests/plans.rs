@@ -9,24 +9,27 @@ use crate::PhaseHomes;
 
 /// A plan.
 pub(super) fn planned(homes: Vec<Option<Home>>, phases: Vec<PhaseHomes>) -> Job {
-    Job::new(Policy::Homes {
+    Job::new(SimulatedPolicy::Homes {
         name: "plan".to_owned(),
         plan: PlanHomes {
             homes,
             phases,
-            live: None,
+            online_migration: None,
         },
     })
 }
 
-/// A plan whose program `auto` looks after.
-pub(super) fn looked_after(homes: Vec<Option<Home>>, parameters: AutoParameters) -> Job {
-    Job::new(Policy::Homes {
+/// A plan with online migration.
+pub(super) fn plan_with_online_migration(
+    homes: Vec<Option<Home>>,
+    parameters: AutoParameters,
+) -> Job {
+    Job::new(SimulatedPolicy::Homes {
         name: "plan".to_owned(),
         plan: PlanHomes {
             homes,
             phases: Vec::new(),
-            live: Some(parameters),
+            online_migration: Some(parameters),
         },
     })
 }
@@ -49,7 +52,7 @@ fn a_plan_can_ask_for_copies() {
 }
 
 #[test]
-fn what_a_plan_does_not_hold_is_looked_after() {
+fn online_migration_moves_what_a_plan_does_not_hold() {
     let machine = machine(4, CLOCK);
     // Of three pages that node 0 touched first and node 1 reads, the plan says nothing, has the second on a third
     // node, and wants copies of the last.
@@ -57,11 +60,15 @@ fn what_a_plan_does_not_hold_is_looked_after() {
     let trace = touched_by_first(3, vec![(4, reads(3, 20_000))]);
     let still = one(&trace, &machine, planned(homes(), Vec::new()));
     assert_eq!((still.migrated, still.replicated), (0, 1));
-    let live = AutoParameters {
+    let online_migration = AutoParameters {
         move_threads: 0,
         ..AutoParameters::default()
     };
-    let looked = one(&trace, &machine, looked_after(homes(), live));
+    let looked = one(
+        &trace,
+        &machine,
+        plan_with_online_migration(homes(), online_migration),
+    );
     assert_eq!((looked.migrated, looked.replicated), (2, 1));
     assert!(looked.local > 2 * still.local, "{}", looked.local);
     assert!(looked.time_ns < still.time_ns);

@@ -2,7 +2,7 @@
 
 use nearpage_online::AutoParameters;
 
-use super::plans::{looked_after, planned};
+use super::plans::{plan_with_online_migration, planned};
 use super::*;
 
 /// What makes every policy act on a trace of a few microseconds.
@@ -49,15 +49,15 @@ pub(super) fn eager() -> Vec<Job> {
     });
     let homes: Vec<Option<Home>> = homes.collect();
     jobs.push(planned(homes.clone(), Vec::new()));
-    // The same, looked after.
-    let live = AutoParameters {
+    // The same, with online migration.
+    let online_migration = AutoParameters {
         check_ns: 2000,
         budget_permille: 1000,
         cost_ns: 1,
         errors: 0,
         ..AutoParameters::default()
     };
-    jobs.push(looked_after(homes, live));
+    jobs.push(plan_with_online_migration(homes, online_migration));
     jobs.push(job("replicate-on-first-touch", &[]));
     jobs.push(job("block-naive", &[]));
     let adaptive = [
@@ -178,16 +178,16 @@ fn blocks_are_dealt_out_in_order() {
 
 #[test]
 fn traffic_is_the_former_name_of_carrefour() {
-    let policy = Policy::from_name("traffic").expect("its former name");
+    let policy = SimulatedPolicy::from_name("traffic").expect("its former name");
     assert_eq!(policy.name(), "carrefour");
-    assert!(!Policy::NAMES.contains(&"traffic"));
+    assert!(!SimulatedPolicy::NAMES.contains(&"traffic"));
 }
 
 #[test]
 fn online_policies_need_memory_on_two_nodes() {
     let trace = each(1, &[0], &[load(0, 0)]);
     let machine = machine(1, CLOCK);
-    for name in Policy::NAMES {
+    for name in SimulatedPolicy::NAMES {
         let job = job(name, &[]);
         let online = job.policy.is_online();
         match simulate(&trace, &machine, &[job], 1) {
@@ -260,7 +260,7 @@ fn every_policy_runs_where_a_node_has_no_cpus_and_nothing_says_what_links_there_
         [[node]]\nid = 0\ncpus = \"0-3\"\n[[node]]\nid = 1\ncpus = \"4-7\"\n[[node]]\nid = 2\ncpus = \"\"\n";
     let machine = Machine::from_toml(text, "tiers").expect("machine");
     let trace = touched_by_first(6, vec![(4, reads(6, 500))]);
-    for name in Policy::NAMES {
+    for name in SimulatedPolicy::NAMES {
         let outcome = one(&trace, &machine, job(name, &[]));
         assert_eq!(outcome.misses, 3000, "{name}");
         assert!(outcome.link_use.is_empty(), "{name}");

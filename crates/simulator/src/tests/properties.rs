@@ -192,7 +192,7 @@ proptest! {
         let best = (0..81u32)
             .map(|code| {
                 let homes = (0..4).map(|page| Some(Home::Node((code / 3u32.pow(page) % 3) as u16))).collect();
-                stall(Job::new(Policy::Homes { name: "brute force".to_owned(), plan: PlanHomes { homes, ..PlanHomes::default() } }))
+                stall(Job::new(SimulatedPolicy::Homes { name: "brute force".to_owned(), plan: PlanHomes { homes, ..PlanHomes::default() } }))
             })
             .fold(f64::INFINITY, f64::min);
         prop_assert_eq!(stall(job("post-facto", &[])), best);

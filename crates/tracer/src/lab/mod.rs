@@ -229,8 +229,10 @@ unsafe extern "C" fn translated_before(_: Id, block: *mut Block) {
     }
 }
 
+/// The program begins to be measured.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn first_mark(_: c_uint, _: *mut c_void) {
     if let Some(qemu) = QEMU.get() {
         // SAFETY: QEMU's function, in a callback of a CPU; a second call does nothing.
@@ -238,8 +240,10 @@ unsafe extern "C" fn first_mark(_: c_uint, _: *mut c_void) {
     }
 }
 
+/// Begins to model once no CPU runs.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn begin_now(id: Id) {
     // SAFETY: no CPU runs while a plugin is reset.
     unsafe {
@@ -306,8 +310,10 @@ impl Lab {
     }
 }
 
+/// QEMU ends.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn exiting(_: Id, _: *mut c_void) {
     // SAFETY: QEMU has stopped the thread that runs CPUs.
     if let Some(mut entered) = unsafe { enter() }
@@ -318,8 +324,10 @@ unsafe extern "C" fn exiting(_: Id, _: *mut c_void) {
     }
 }
 
+/// The measured part begins.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn begin_mark(_: c_uint, _: *mut c_void) {
     // SAFETY: as this function's.
     if let Some(mut entered) = unsafe { enter() }
@@ -329,8 +337,10 @@ unsafe extern "C" fn begin_mark(_: c_uint, _: *mut c_void) {
     }
 }
 
+/// The measured part ends.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn end_mark(_: c_uint, _: *mut c_void) {
     // SAFETY: as this function's.
     if let Some(mut entered) = unsafe { enter() }
@@ -340,8 +350,10 @@ unsafe extern "C" fn end_mark(_: c_uint, _: *mut c_void) {
     }
 }
 
+/// A block is translated.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     // SAFETY: as this function's.
     let Some(mut entered) = (unsafe { enter() }) else {
@@ -399,8 +411,10 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     }
 }
 
+/// A block runs.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
     // SAFETY: as this function's.
     let Some(mut entered) = (unsafe { enter() }) else {
@@ -426,8 +440,10 @@ fn now_fs(qemu: &Qemu) -> u64 {
     count.saturating_mul(qemu.instruction_fs)
 }
 
+/// An instruction has accessed memory.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: *mut c_void) {
     // SAFETY: as this function's.
     let Some(mut entered) = (unsafe { enter() }) else {
@@ -469,8 +485,10 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: 
 
 /// Of an instruction that changes memory atomically: what it writes stands for what it read, too.
 ///
+/// An instruction has accessed memory atomically.
+///
 /// # Safety
-/// As above.
+/// QEMU calls it.
 unsafe extern "C" fn atomic_access(
     vcpu: c_uint,
     kind: AccessKind,

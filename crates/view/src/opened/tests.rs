@@ -9,7 +9,7 @@ use nearpage_recording::{
 
 use super::*;
 use crate::picture::{Frame, Picture};
-use crate::point::By;
+use crate::point::ColourBy;
 
 const ROWS: u64 = 1 << 18;
 const CHUNKS: u64 = 6;
@@ -77,7 +77,7 @@ fn write(folder: &Path) {
                     kind: AccessKind::Load,
                     level: Level::Unknown,
                     resolution: Resolution::Exact,
-                    distance_bytes: 0,
+                    skid_bytes: 0,
                     weight: 1.0,
                     cost_ns: 1.0,
                     page_node: None,
@@ -104,7 +104,8 @@ fn quarter(opened: &Opened) -> Vec<f64> {
         columns: 10,
         rows: 10,
     };
-    let picture = Picture::new(opened.sources(&stage), By::Thread, None, &asked).expect("read");
+    let picture =
+        Picture::new(opened.sources(&stage), ColourBy::Thread, None, &asked).expect("read");
     picture.totals
 }
 

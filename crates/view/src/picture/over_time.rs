@@ -5,7 +5,7 @@ use std::io;
 use serde::Serialize;
 
 use super::{Frame, Grid, Sources};
-use crate::point::By;
+use crate::point::ColourBy;
 
 /// Accesses over time, by colour.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,7 +25,7 @@ impl OverTime {
     ///
     /// # Errors
     /// Of the files behind the sources.
-    pub fn new(sources: Sources, by: By, asked: &Frame) -> io::Result<Self> {
+    pub fn new(sources: Sources, by: ColourBy, asked: &Frame) -> io::Result<Self> {
         let one = Frame {
             rows: 1,
             ..asked.clone()

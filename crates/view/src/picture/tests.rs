@@ -32,7 +32,7 @@ proptest! {
             rows,
         };
         let sources = Sources { scale: &scale, store: &store, pyramid: None };
-        let picture = Picture::new(sources, By::Thread, None, &asked).expect("in memory");
+        let picture = Picture::new(sources, ColourBy::Thread, None, &asked).expect("in memory");
         let frame = &picture.frame;
         prop_assert!(frame.columns <= columns && frame.rows <= rows);
         prop_assert!(frame.place_from <= asked.place_from.min(5000 * 64));

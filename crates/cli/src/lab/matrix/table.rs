@@ -65,7 +65,7 @@ pub struct Run {
 pub struct Failed {
     /// The run.
     run: String,
-    /// Why.
+    /// What went wrong.
     cause: String,
 }
 

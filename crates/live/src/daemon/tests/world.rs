@@ -178,7 +178,7 @@ fn access(time_ns: u64, thread: u32, address: u64, kind: AccessKind) -> Access {
         kind,
         level: Level::Unknown,
         resolution: Resolution::Exact,
-        distance_bytes: 0,
+        skid_bytes: 0,
         weight: 1.0,
         cost_ns: PERIOD_NS as f32,
         page_node: None,

@@ -12,7 +12,7 @@ proptest! {
         references in prop::collection::vec((0u32..4, 0u16..4, any::<bool>()), 1..3000),
     ) {
         let mut policy = auto();
-        policy.purse.balance_ns = 300_000.0;
+        policy.migration_budget.balance_ns = 300_000.0;
         let mut homes = [Copies::at(0); 4];
         let mut balance = 300_000.0;
         // All in one epoch, in which nothing has been saved yet: by thread, of which each node has one, and the longest.

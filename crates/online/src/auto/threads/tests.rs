@@ -7,7 +7,7 @@ const REFILL_NS: f64 = 20_000.0;
 /// Two nodes or more, 100 ns near and 300 ns far; a hundred far references pay for a move of a thread.
 struct World {
     threads: Threads,
-    purse: Purse,
+    budget: MigrationBudget,
     latency_ns: Vec<f64>,
     wait_ns: Vec<f64>,
     on: Vec<u16>,
@@ -23,11 +23,11 @@ impl World {
                 300.0
             }
         };
-        let mut purse = Purse::new(0.0);
-        purse.balance_ns = 1e9;
+        let mut budget = MigrationBudget::new(0.0);
+        budget.balance_ns = 1e9;
         Self {
             threads: Threads::new(nodes, cpus_per_node, Refill::Ns(REFILL_NS)),
-            purse,
+            budget,
             latency_ns: (0..nodes * nodes).map(latency).collect(),
             wait_ns: vec![0.0; nodes],
             on: on.to_vec(),
@@ -65,15 +65,15 @@ impl World {
             every: 1.0,
             errors: 0.0,
         };
-        let left = self.threads.decide(&epoch, &weighing, &mut self.purse);
-        let wishes = self.threads.take_wishes();
+        let left = self.threads.decide(&epoch, &weighing, &mut self.budget);
+        let thread_moves = self.threads.take_moves();
         let mut moves: Vec<(usize, u16)> = Vec::new();
         let mut nodes = 0;
-        for wish in wishes {
-            let thread = wish.thread.0 as usize;
+        for thread_move in thread_moves {
+            let thread = thread_move.thread.0 as usize;
             nodes |= 1 << self.on[thread];
-            self.on[thread] = wish.node;
-            moves.push((thread, wish.node));
+            self.on[thread] = thread_move.node;
+            moves.push((thread, thread_move.node));
         }
         assert_eq!(left, nodes);
         moves
@@ -107,13 +107,13 @@ fn a_thread_goes_to_its_memory_when_that_has_paid() {
     world.refer(0, 1, 1);
     assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
     let left_ns = 1e9 - REFILL_NS - BACK_MOVES * REFILL_NS;
-    assert_eq!(world.purse.free_ns(), left_ns);
+    assert_eq!(world.budget.free_ns(), left_ns);
     // The way back, for which its CPU was kept, costs no more than the way there; and releases what was held for it.
     world.refer(0, 0, 201);
     assert_eq!(world.decide(&[0, 1]), []);
     world.refer(0, 0, 1);
     assert_eq!(world.decide(&[0, 1]), [(0, 0)]);
-    assert_eq!(world.purse.free_ns(), 1e9 - 2.0 * REFILL_NS);
+    assert_eq!(world.budget.free_ns(), 1e9 - 2.0 * REFILL_NS);
     // Then four times as much, beyond what has spoken for the other node.
     world.refer(0, 1, 501);
     assert_eq!(world.decide(&[0, 1]), []);
@@ -134,7 +134,7 @@ fn caches_are_filled_from_where_its_memory_is() {
     world.refer(0, 1, 3);
     assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
     let left_ns = 1e9 - (1.0 + BACK_MOVES) * 100.0 * 150.0;
-    assert_eq!(world.purse.free_ns(), left_ns);
+    assert_eq!(world.budget.free_ns(), left_ns);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn what_cannot_be_paid_for_is_not_done() {
     let enough_ns = REFILL_NS + BACK_MOVES * REFILL_NS;
     for (balance_ns, moves) in [(enough_ns - 1.0, 0), (enough_ns, 2)] {
         let mut world = World::new(2, 4, &[0, 0, 1]);
-        world.purse.balance_ns = balance_ns;
+        world.budget.balance_ns = balance_ns;
         world.refer(0, 1, 1000);
         world.refer(1, 1, 1000);
         // Side by side they cost as much as one.

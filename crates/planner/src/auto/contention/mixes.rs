@@ -3,7 +3,7 @@
 use nearpage_machine::{CpuId, Machine, preset};
 use nearpage_recording::trace::{Miss, PageIndex, Served, StepBatch, TracedThread};
 use nearpage_recording::{AccessKind, ThreadIndex};
-use nearpage_simulator::{Home, Job, MemoryTrace, PlanHomes, Policy, simulate};
+use nearpage_simulator::{Home, Job, MemoryTrace, PlanHomes, SimulatedPolicy, simulate};
 
 use super::{Contention, Demand, Part};
 
@@ -133,7 +133,7 @@ impl Mix {
             ..PlanHomes::default()
         };
         let name = String::new();
-        let job = Job::new(Policy::Homes { name, plan });
+        let job = Job::new(SimulatedPolicy::Homes { name, plan });
         let outcomes = simulate(&self.trace, &self.machine, &[job], 1).expect("simulates");
         outcomes[0].time_ns
     }

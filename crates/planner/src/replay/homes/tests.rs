@@ -168,7 +168,7 @@ fn unmatched_memory_is_what_objects_left_over() {
         object(ObjectKind::Stack, HEAP + 6 * PAGE, 2 * PAGE),
     ]);
     let object = decision("grid", heap_of(2), Placement::FirstTouch, Start::Allocation);
-    let rest = decision("rest", Subject::Rest, on_node(4), Start::Allocation);
+    let rest = decision("rest", Subject::Unmatched, on_node(4), Start::Allocation);
     let plan = plan(4, vec![rest, object]);
     let homes = homes(&traced, &plan);
     let expected = [None, None, node(4), node(4), node(4), node(4), None, None];
@@ -343,11 +343,11 @@ fn objects_that_are_missing_are_named() {
             at("moved", table(0x900)),
         ],
     );
-    plan.live = Some(Live::default());
+    plan.online_migration = Some(OnlineMigration::default());
     let homes = homes(&traced, &plan);
     assert_eq!((homes.found, homes.decisions), (2, 4));
     assert_eq!(homes.plan.homes[HEAP_PAGES..][..6], [node(1); 6]);
-    assert_eq!(homes.plan.live, Some(AutoParameters::default()));
+    assert_eq!(homes.plan.online_migration, Some(AutoParameters::default()));
     assert_eq!(
         homes.notes("p.toml"),
         [
@@ -400,15 +400,16 @@ fn nodes_that_the_machine_lacks_are_refused() {
 
 #[test]
 fn parameters_of_online_migration_are_known_or_refused() {
-    let live = |name: &str, value| Live {
+    let online_migration = |name: &str, value| OnlineMigration {
         parameters: BTreeMap::from([(name.to_owned(), value)]),
     };
-    let parameters = auto_parameters(&live("budget_permille", 77)).expect("it is known");
+    let parameters =
+        auto_parameters(&online_migration("budget_permille", 77)).expect("it is known");
     let mut expected = AutoParameters::default();
     expected.set("budget_permille", "77").expect("it is known");
     assert_eq!(parameters, expected);
     assert_ne!(parameters, AutoParameters::default());
-    let unknown = auto_parameters(&live("haste", 1)).expect_err("no such parameter");
+    let unknown = auto_parameters(&online_migration("haste", 1)).expect_err("no such parameter");
     assert_eq!(
         unknown.to_string(),
         "the plan's [online_migration] has `haste`, and `auto` has no parameter of that name"
@@ -416,7 +417,7 @@ fn parameters_of_online_migration_are_known_or_refused() {
     // A plan with such a parameter cannot be replayed.
     let traced = traced(vec![heap(HEAP, 4)]);
     let mut plan = plan(4, Vec::new());
-    plan.live = Some(live("haste", 1));
+    plan.online_migration = Some(online_migration("haste", 1));
     with_processes(&traced, |processes| {
         assert!(Homes::of(&[plan], processes).is_err());
     });

@@ -188,7 +188,7 @@ impl Collected {
             kind: row.kind,
             level: row.level,
             resolution: Resolution::Exact,
-            distance_bytes: 0,
+            skid_bytes: 0,
             weight: row.weight,
             cost_ns: row.cost_ns,
             page_node: row.node.or(told),

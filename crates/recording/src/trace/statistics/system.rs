@@ -27,7 +27,7 @@ pub struct ModeMisses {
 /// The kernel's misses to one region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SegmentMisses {
-    /// Which.
+    /// The segment.
     pub segment: Segment,
     /// Loads that missed.
     pub reads: u64,

@@ -1,4 +1,4 @@
-//! A plan whose programs `auto` looks after while they run: the plan's own wishes, and what `auto` makes of samples.
+//! A plan with online migration on top: the changes that the plan itself asks for, and what `auto` decides from samples.
 
 use nearpage_online::{
     Action, Auto, Copies, Epoch, Observation, OnlinePolicy, Place, Planned, Survivor, ThreadMove,
@@ -7,14 +7,14 @@ use nearpage_online::{
 use crate::replay::Distances;
 
 /// Pages are `auto`'s but for those that are the plan's to move; it is shown nothing of these.
-pub(crate) struct LookedAfter {
+pub(crate) struct PlanWithOnlineMigration {
     pub planned: Planned,
     pub auto: Auto,
     /// Which references `auto` is shown.
     pub shown: Distances,
 }
 
-impl OnlinePolicy for LookedAfter {
+impl OnlinePolicy for PlanWithOnlineMigration {
     fn epoch_ns(&self) -> Option<u64> {
         self.auto.epoch_ns()
     }

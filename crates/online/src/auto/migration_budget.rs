@@ -20,7 +20,7 @@ const WAIT_SHARE: f64 = 0.01;
 /// Pages may have to go back when threads have ended, one after the other and with nobody else at work. What that
 /// takes is held in reserve for each page that is away, and not spent on more.
 #[derive(Clone, Debug)]
-pub(super) struct Purse {
+pub(super) struct MigrationBudget {
     /// Of the program's time.
     pub balance_ns: f64,
     /// For all pages that are away to go back.
@@ -47,7 +47,7 @@ struct OfThread {
     saved_ns: f64,
 }
 
-impl Purse {
+impl MigrationBudget {
     pub fn new(budget: f64) -> Self {
         Self {
             balance_ns: 0.0,
@@ -154,31 +154,31 @@ mod tests {
     #[test]
     fn what_is_moved_side_by_side_costs_as_much_as_the_longest() {
         let [a, b] = [ThreadIndex(0), ThreadIndex(7)];
-        let mut purse = Purse::new(0.005);
-        purse.end_epoch(1_000_000, &[]);
-        assert_eq!(purse.balance_ns, 5000.0);
-        purse.pay(a, 1000.0);
-        purse.pay(a, 1000.0);
-        assert_eq!(purse.balance_ns, 3000.0);
-        assert_eq!(purse.price_ns(b, 1000.0), 0.0);
-        purse.pay(b, 1000.0);
-        purse.pay(b, 1500.0);
-        assert_eq!(purse.balance_ns, 2500.0, "b moves for 2500 ns, a for 2000");
+        let mut budget = MigrationBudget::new(0.005);
+        budget.end_epoch(1_000_000, &[]);
+        assert_eq!(budget.balance_ns, 5000.0);
+        budget.pay(a, 1000.0);
+        budget.pay(a, 1000.0);
+        assert_eq!(budget.balance_ns, 3000.0);
+        assert_eq!(budget.price_ns(b, 1000.0), 0.0);
+        budget.pay(b, 1000.0);
+        budget.pay(b, 1500.0);
+        assert_eq!(budget.balance_ns, 2500.0, "b moves for 2500 ns, a for 2000");
         // Another epoch, another longest.
-        purse.end_epoch(0, &[]);
-        assert_eq!(purse.price_ns(b, 1000.0), 1000.0);
-        purse.reserve_ns = 2000.0;
-        assert_eq!(purse.free_ns(), 500.0);
+        budget.end_epoch(0, &[]);
+        assert_eq!(budget.price_ns(b, 1000.0), 1000.0);
+        budget.reserve_ns = 2000.0;
+        assert_eq!(budget.free_ns(), 500.0);
     }
 
     /// What the program saves in an epoch in which two threads were busy for so long and saved so much.
     fn saves(busy_ns: [u64; 2], saved_ns: [f64; 2]) -> f64 {
-        let mut purse = Purse::new(0.0);
+        let mut budget = MigrationBudget::new(0.0);
         for (thread, saved_ns) in (0..).zip(saved_ns) {
-            purse.saved(ThreadIndex(thread), saved_ns);
+            budget.saved(ThreadIndex(thread), saved_ns);
         }
-        purse.end_epoch(EPOCH_NS, &[busy(0, busy_ns[0]), busy(1, busy_ns[1])]);
-        purse.balance_ns
+        budget.end_epoch(EPOCH_NS, &[busy(0, busy_ns[0]), busy(1, busy_ns[1])]);
+        budget.balance_ns
     }
 
     #[test]
@@ -196,11 +196,11 @@ mod tests {
             [busy(0, EPOCH_NS), busy(1, EPOCH_NS)],
             [busy(0, EPOCH_NS), busy(1, 500_000)],
         );
-        let mut purse = Purse::new(0.0);
+        let mut budget = MigrationBudget::new(0.0);
         let mut saves = |thread, threads: &[ThreadCounts]| {
-            purse.saved(ThreadIndex(thread), 400.0);
-            purse.end_epoch(EPOCH_NS, threads);
-            purse.balance_ns
+            budget.saved(ThreadIndex(thread), 400.0);
+            budget.end_epoch(EPOCH_NS, threads);
+            budget.balance_ns
         };
         assert_eq!(saves(0, &both), 400.0);
         assert_eq!(saves(1, &both), 400.0, "the other is as late without");
@@ -211,38 +211,38 @@ mod tests {
         let lock = [busy(0, EPOCH_NS), busy(1, EPOCH_NS - 5000)];
         assert_eq!(saves(0, &lock), 1200.0);
         assert_eq!(saves(1, &lock), 1200.0);
-        assert_eq!(purse.paid_back(2400.0), 0.5, "that is what it says");
+        assert_eq!(budget.paid_back(2400.0), 0.5, "that is what it says");
     }
 
     #[test]
     fn what_is_moved_between_two_barriers_goes_on_side_by_side() {
         let [a, b] = [ThreadIndex(0), ThreadIndex(1)];
-        let mut purse = Purse::new(0.0);
-        purse.pay(a, 1000.0);
-        purse.end_epoch(EPOCH_NS, &[busy(0, EPOCH_NS), busy(1, EPOCH_NS)]);
-        purse.pay(b, 1000.0);
-        assert_eq!(purse.balance_ns, -1000.0);
-        purse.end_epoch(EPOCH_NS, &[busy(0, EPOCH_NS), busy(1, 0)]);
-        purse.pay(b, 1000.0);
-        assert_eq!(purse.balance_ns, -2000.0, "they have met");
+        let mut budget = MigrationBudget::new(0.0);
+        budget.pay(a, 1000.0);
+        budget.end_epoch(EPOCH_NS, &[busy(0, EPOCH_NS), busy(1, EPOCH_NS)]);
+        budget.pay(b, 1000.0);
+        assert_eq!(budget.balance_ns, -1000.0);
+        budget.end_epoch(EPOCH_NS, &[busy(0, EPOCH_NS), busy(1, 0)]);
+        budget.pay(b, 1000.0);
+        assert_eq!(budget.balance_ns, -2000.0, "they have met");
     }
 
     #[test]
     fn what_moves_have_saved_pays_them_back() {
-        let mut purse = Purse::new(0.0);
-        assert_eq!(purse.paid_back(1000.0), 0.0);
-        purse.pay(ThreadIndex(0), 1000.0);
-        purse.saved(ThreadIndex(0), 500.0);
-        purse.end_epoch(1_000_000, &[busy(0, 1_000_000)]);
+        let mut budget = MigrationBudget::new(0.0);
+        assert_eq!(budget.paid_back(1000.0), 0.0);
+        budget.pay(ThreadIndex(0), 1000.0);
+        budget.saved(ThreadIndex(0), 500.0);
+        budget.end_epoch(1_000_000, &[busy(0, 1_000_000)]);
         assert_eq!(
-            purse.paid_back(1000.0),
+            budget.paid_back(1000.0),
             0.25,
             "one made, and one to be made"
         );
-        purse.saved(ThreadIndex(0), 5000.0);
-        purse.end_epoch(1_000_000, &[busy(0, 1_000_000)]);
-        assert_eq!(purse.paid_back(1000.0), 1.0);
-        purse.lose(10_000.0);
-        assert!(purse.paid_back(1000.0) < 0.5);
+        budget.saved(ThreadIndex(0), 5000.0);
+        budget.end_epoch(1_000_000, &[busy(0, 1_000_000)]);
+        assert_eq!(budget.paid_back(1000.0), 1.0);
+        budget.lose(10_000.0);
+        assert!(budget.paid_back(1000.0) < 0.5);
     }
 }

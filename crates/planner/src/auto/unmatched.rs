@@ -1,4 +1,4 @@
-//! What may be done with the rest: all that is not among the objects worth deciding about, together.
+//! What may be done with unmatched memory: all that is not among the objects worth deciding about, together.
 //!
 //! Rows, atoms and nodes of a few hundred bytes share pages, so that no decision about one call site can
 //! place them. What is known of all of them together is enough to spread their pages.
@@ -18,8 +18,8 @@ use crate::interleave;
 use crate::parameters::Parameters;
 use crate::under::{Fate, under};
 
-/// Can a group be part of the rest? Stacks, code, and pages of files are not.
-pub(crate) fn may_be_rest(group: &ObjectGroup) -> bool {
+/// Can a group be part of unmatched memory? Stacks, code, and pages of files are not.
+pub(crate) fn may_be_unmatched(group: &ObjectGroup) -> bool {
     match (group.kind, &group.name) {
         (ObjectKind::Heap | ObjectKind::HeapArea | ObjectKind::Static, _) => true,
         (ObjectKind::Mapping, ObjectName::Other(name)) => !name.starts_with('/'),
@@ -118,7 +118,7 @@ fn decided(
 ) -> Decision {
     let mut decision = Decision {
         name: "unmatched memory".to_owned(),
-        subject: Subject::Rest,
+        subject: Subject::Unmatched,
         placement,
         start: Start::Allocation,
         why: String::new(),
@@ -177,5 +177,5 @@ fn what(context: &Context, groups: &[&ObjectGroup]) -> String {
     }
 }
 
-/// Parts of the rest that are named.
+/// Parts of unmatched memory that are named.
 const NAMED_MAX: usize = 3;

@@ -8,14 +8,14 @@ use super::choice::{
     Choice, REPLICATED_STORES_MAX, choices, copies_of_code, later, least_and_most_ns, left,
     next_touch, next_use,
 };
-use super::{inputs, rest};
+use super::{inputs, unmatched};
 use crate::context::Context;
 use crate::group::first_touched;
 use crate::parameters::Parameters;
 
-/// An object of the recording with its choices, or the rest.
+/// An object of the recording with its choices, or unmatched memory.
 pub(crate) struct Object {
-    /// Positions in the attribution's objects: one, but for the rest.
+    /// Positions in the attribution's objects: one, but for unmatched memory.
     pub groups: Vec<usize>,
     /// Samples of its accesses.
     pub samples: f64,
@@ -25,23 +25,23 @@ pub(crate) struct Object {
     pub at_once: usize,
     /// By choice: the one that it would become.
     pub resized: Vec<usize>,
-    /// Leaves it to first touch where the rest is placed, or the heap around it, of which it would be a part otherwise.
+    /// Leaves it to first touch where unmatched memory is placed, or the heap around it, of which it would be a part otherwise.
     pub apart: Option<Decision>,
     /// It is from the heap.
     pub is_of_heap: bool,
 }
 
 /// What becomes of an object that is worth deciding about.
-pub(super) enum Found {
+pub(super) enum ObjectAlternatives {
     /// There are choices.
     Object(Object),
-    /// It can only be left alone, by a decision where the heap or the rest around it is placed; and whether it is from the heap.
+    /// It can only be left alone, by a decision where the heap or unmatched memory around it is placed; and whether it is from the heap.
     Left(Option<(Decision, bool)>),
     /// Nothing is said of it.
     Nothing,
 }
 
-impl Found {
+impl ObjectAlternatives {
     /// A group at a position of the attribution.
     pub fn of(
         context: &Context,
@@ -89,8 +89,8 @@ impl Found {
         let resized = match parameters.same_input {
             true => (0..choices.len()).collect(),
             false => {
-                let longer = parameters.longer;
-                note_slower(context, &[group], &mut choices, latency_ns, longer);
+                let runtime_scale = parameters.runtime_scale;
+                note_slower(context, &[group], &mut choices, latency_ns, runtime_scale);
                 with_resized(context, group, &mut choices)
             }
         };
@@ -131,12 +131,13 @@ fn note_slower(
     groups: &[&ObjectGroup],
     choices: &mut [Choice],
     latency_ns: &[Vec<f64>],
-    longer: f64,
+    runtime_scale: f64,
 ) {
     for choice in choices {
         let decisions = &choice.decisions;
-        let of =
-            |group: &&ObjectGroup| inputs::slower_ns(context, group, decisions, latency_ns, longer);
+        let of = |group: &&ObjectGroup| {
+            inputs::slower_ns(context, group, decisions, latency_ns, runtime_scale)
+        };
         choice.slower_ns = groups.iter().map(of).sum();
     }
 }
@@ -171,7 +172,7 @@ pub(super) fn may_save(context: &Context, group: &ObjectGroup, latency_ns: &[Vec
 /// The rest, where the process has accesses to it that matter, and pages could be elsewhere: of groups
 /// with their positions, those that may be part of it. Of samples, who touched first what half of its
 /// accesses are to has to be known; a replay knows.
-pub(super) fn the_rest(
+pub(super) fn unmatched_memory(
     context: &Context,
     others: &[(usize, &ObjectGroup)],
     parameters: &Parameters,
@@ -180,7 +181,7 @@ pub(super) fn the_rest(
 ) -> Option<Object> {
     let ours = others.iter().filter(|(_, group)| {
         let (accesses, _) = context.part(group);
-        accesses > 0.0 && rest::may_be_rest(group)
+        accesses > 0.0 && unmatched::may_be_unmatched(group)
     });
     let (positions, groups): (Vec<usize>, Vec<&ObjectGroup>) = ours.copied().unzip();
     let cost_share: f64 = groups.iter().map(|group| context.part(group).1).sum();
@@ -190,21 +191,21 @@ pub(super) fn the_rest(
     }
     let known = groups
         .iter()
-        .filter(|group| rest::first_touch_is_known(context, group, parameters));
+        .filter(|group| unmatched::first_touch_is_known(context, group, parameters));
     let accesses = |group: &&ObjectGroup| context.part(group).0;
     let known: f64 = known.map(accesses).sum();
     if of_samples && 2.0 * known < groups.iter().map(accesses).sum() {
         return None;
     }
-    let choices = rest::choices(context, &groups, parameters, latency_ns, of_samples);
+    let choices = unmatched::choices(context, &groups, parameters, latency_ns, of_samples);
     let at_once = choices.len();
-    let mut choices = match rest::filled_by_one(&groups) {
+    let mut choices = match unmatched::filled_by_one(&groups) {
         Some(group) => with_later(choices, group, starts(parameters, of_samples)),
         None => choices,
     };
     if !parameters.same_input {
-        let longer = parameters.longer;
-        note_slower(context, &groups, &mut choices, latency_ns, longer);
+        let runtime_scale = parameters.runtime_scale;
+        note_slower(context, &groups, &mut choices, latency_ns, runtime_scale);
     }
     Some(Object {
         samples: groups.iter().map(|group| samples(group)).sum(),

@@ -9,7 +9,7 @@ use crate::{AccessBatch, Error, Recording};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ThinEvent {
+pub enum DownsampleEvent {
     /// References that missed the caches, as far as the recording keeps them.
     #[default]
     CacheMiss,
@@ -19,9 +19,9 @@ pub enum ThinEvent {
 
 /// Which references are kept. Instruction fetches never are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Thinning {
+pub struct Downsampling {
     /// What is counted.
-    pub event: ThinEvent,
+    pub event: DownsampleEvent,
     /// Of each thread's events that qualify, one in this many is kept: its weight.
     pub every: u32,
     /// References that take fewer cycles of the machine, unloaded, with pages where they were first
@@ -37,10 +37,10 @@ pub struct Thinning {
     pub one_in_flight: bool,
 }
 
-impl Default for Thinning {
+impl Default for Downsampling {
     fn default() -> Self {
         Self {
-            event: ThinEvent::CacheMiss,
+            event: DownsampleEvent::CacheMiss,
             every: 1,
             latency_cycles_min: 0.0,
             loads_only: false,
@@ -49,7 +49,7 @@ impl Default for Thinning {
     }
 }
 
-impl Thinning {
+impl Downsampling {
     /// Names of Marathe's settings.
     pub const SETTINGS: [&str; 12] = [
         "full",
@@ -92,7 +92,7 @@ impl Thinning {
                 ..loads
             },
             "dtlb" => Self {
-                event: ThinEvent::DtlbMiss,
+                event: DownsampleEvent::DtlbMiss,
                 every,
                 ..Self::default()
             },
@@ -102,7 +102,7 @@ impl Thinning {
 
     /// Does the setting need hits of the second and third level to be what it says?
     pub fn needs_hits(&self) -> bool {
-        self.event == ThinEvent::CacheMiss
+        self.event == DownsampleEvent::CacheMiss
             && (0.0..100.0).contains(&self.latency_cycles_min)
             && self.latency_cycles_min > 0.0
     }
@@ -110,10 +110,10 @@ impl Thinning {
     /// In words.
     pub fn describe(&self) -> String {
         let event = match (self.event, self.loads_only) {
-            (ThinEvent::DtlbMiss, false) => "DTLB misses",
-            (ThinEvent::DtlbMiss, true) => "DTLB misses of loads",
-            (ThinEvent::CacheMiss, true) => "load misses",
-            (ThinEvent::CacheMiss, false) => "misses",
+            (DownsampleEvent::DtlbMiss, false) => "DTLB misses",
+            (DownsampleEvent::DtlbMiss, true) => "DTLB misses of loads",
+            (DownsampleEvent::CacheMiss, true) => "load misses",
+            (DownsampleEvent::CacheMiss, false) => "misses",
         };
         let mut words = format!("1 of {} {event}", self.every);
         if self.latency_cycles_min > 0.0 {
@@ -132,8 +132,10 @@ impl Thinning {
             ReferenceKind::Fetch => false,
         };
         kind && match self.event {
-            ThinEvent::CacheMiss => is_access(reference, keep_hits),
-            ThinEvent::DtlbMiss => reference.tlb_miss && reference.served != Served::WriteBack,
+            DownsampleEvent::CacheMiss => is_access(reference, keep_hits),
+            DownsampleEvent::DtlbMiss => {
+                reference.tlb_miss && reference.served != Served::WriteBack
+            }
         }
     }
 }
@@ -149,14 +151,14 @@ struct Counter {
 }
 
 impl Recording {
-    /// Hands out the references of a full recording that `thinning` keeps, in order of time but for
+    /// Hands out the references of a full recording that `downsampling` keeps, in order of time but for
     /// neighbours, each with the weight of those it stands for. Returns how many.
     ///
     /// # Errors
     /// [`Error::SamplesOnly`], [`Error::Io`], and those of `write`.
-    pub fn thin(
+    pub fn downsample(
         &self,
-        thinning: &Thinning,
+        downsampling: &Downsampling,
         mut write: impl FnMut(&AccessBatch) -> Result<(), Error>,
     ) -> Result<u64, Error> {
         let traced = self.full()?;
@@ -164,7 +166,7 @@ impl Recording {
         let clock_ghz = traced.timing().clock_ghz;
         let cycles_per_instruction = traced.timing().cycles_per_instruction;
         let run_ahead = traced.timing().run_ahead_instructions();
-        let every = thinning.every.max(1);
+        let every = downsampling.every.max(1);
         let mut counters: FxHashMap<(u32, u32), Counter> = FxHashMap::default();
         let (mut batch, mut kept) = (AccessBatch::default(), 0);
         for frame in 0..traced.frames() {
@@ -172,11 +174,11 @@ impl Recording {
             traced.read_selected(
                 frame,
                 &mut batch,
-                |reference| thinning.counts(reference, keep_hits),
+                |reference| downsampling.counts(reference, keep_hits),
                 |at, cost_ns| {
                     let cycles = f64::from(cost_ns) * clock_ghz;
-                    if cycles < thinning.latency_cycles_min
-                        || thinning.one_in_flight && at < counter.busy_until
+                    if cycles < downsampling.latency_cycles_min
+                        || downsampling.one_in_flight && at < counter.busy_until
                     {
                         return None;
                     }
@@ -204,15 +206,15 @@ mod tests {
 
     #[test]
     fn settings_are_the_papers() {
-        for name in Thinning::SETTINGS {
-            assert!(Thinning::setting(name).is_some(), "{name}");
+        for name in Downsampling::SETTINGS {
+            assert!(Downsampling::setting(name).is_some(), "{name}");
         }
-        let loads = Thinning::setting("loads-50").unwrap();
+        let loads = Downsampling::setting("loads-50").unwrap();
         assert_eq!((loads.every, loads.latency_cycles_min), (50, 128.0));
         assert!(loads.loads_only && loads.one_in_flight && !loads.needs_hits());
-        let dtlb = Thinning::setting("dtlb-16").unwrap();
-        assert_eq!((dtlb.event, dtlb.every), (ThinEvent::DtlbMiss, 16));
-        assert!(Thinning::setting("full").unwrap().needs_hits());
-        assert_eq!(Thinning::setting("loads-3"), None);
+        let dtlb = Downsampling::setting("dtlb-16").unwrap();
+        assert_eq!((dtlb.event, dtlb.every), (DownsampleEvent::DtlbMiss, 16));
+        assert!(Downsampling::setting("full").unwrap().needs_hits());
+        assert_eq!(Downsampling::setting("loads-3"), None);
     }
 }

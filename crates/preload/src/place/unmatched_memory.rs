@@ -6,7 +6,7 @@
 //! library's start, before `main`; the creator of the second one, where the rule is [`RULE_LATER`]; any
 //! other thread that is without it, at its next event. A thread that the program gave a policy keeps that.
 //!
-//! # What is not the rest
+//! # What is not unmatched memory
 //! Objects that rules place have policies of their own, and those that rules leave to first touch get
 //! MPOL_LOCAL, as do those that wait, those that are placed by touching them, and pieces planned for nodes that are
 //! not there. Stacks get it too: the first thread's, and those of threads whose creation is seen. A stack's
@@ -29,7 +29,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use nearpage_wire::POLICY_VARIABLE;
 use nearpage_wire::compact_plan::{RULE_LATER, Rule, subject};
 
-use super::bind::{self, Policy};
+use super::bind::{self, MemoryPolicy};
 use super::counters::{Request, RuleCounters, Switch};
 use super::pieces::{Extent, NodeSet, Pattern};
 use super::remap::each_mapping;
@@ -44,7 +44,7 @@ const EINVAL: Errno = Errno(22);
 /// Threads of the process are to have its policy.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// What became of the rest in this process.
+/// What became of unmatched memory in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
@@ -70,32 +70,32 @@ impl Status {
     }
 }
 
-/// The rule about the rest, and what of this process matters to it.
-pub struct Rest {
+/// The rule about unmatched memory, and what of this process matters to it.
+pub struct UnmatchedMemory {
     /// Position of its rule in the section.
     pub index: usize,
     /// What the process gets; none: it is left to first touch.
-    wanted: Option<Policy>,
+    wanted: Option<MemoryPolicy>,
     /// What it was launched with, unless the kernel does not say.
-    launched: Result<Policy, Errno>,
+    launched: Result<MemoryPolicy, Errno>,
     status: AtomicU32,
 }
 
-impl Rest {
-    /// The section's first rule about the rest, if it makes sense.
+impl UnmatchedMemory {
+    /// The section's first rule about unmatched memory, if it makes sense.
     pub(super) fn read(plan: &Plan<'_>, rules: &[Rule], allowed: &NodeSet) -> Option<Self> {
-        let is_sound = |rule: &Rule| rule.subject == subject::REST && plan.is_sound(rule);
+        let is_sound = |rule: &Rule| rule.subject == subject::UNMATCHED && plan.is_sound(rule);
         let index = rules.iter().position(is_sound)?;
         let pattern = plan.pattern(&rules[index])?;
         let nodes = pattern.nodes().intersection(allowed);
         let wanted = match pattern {
-            Pattern::Interleave(_) => Some(Policy::interleave(nodes)),
-            Pattern::Node(_) => Some(Policy::preferred(nodes)),
+            Pattern::Interleave(_) => Some(MemoryPolicy::interleave(nodes)),
+            Pattern::Node(_) => Some(MemoryPolicy::preferred(nodes)),
             _ => None,
         };
         Some(Self {
             index,
-            wanted: wanted.map(Policy::marked),
+            wanted: wanted.map(MemoryPolicy::marked),
             launched: bind::policy(),
             status: AtomicU32::new(Status::Left as u32),
         })
@@ -130,8 +130,8 @@ impl Rest {
         self.status() == Status::Set && bind::policy().is_ok_and(|now| now.is_marked())
     }
 
-    /// Does `work` under another policy where the calling thread has that of the rest; says whether.
-    fn aside<T>(&self, other: &Policy, work: impl FnOnce(bool) -> T) -> T {
+    /// Does `work` under another policy where the calling thread has that of unmatched memory; says whether.
+    fn aside<T>(&self, other: &MemoryPolicy, work: impl FnOnce(bool) -> T) -> T {
         let is_aside = self.is_followed() && bind::set_policy(other).is_ok();
         let done = work(is_aside);
         if is_aside {
@@ -141,15 +141,15 @@ impl Rest {
     }
 }
 
-/// Takes back a policy of the rest that an earlier program left behind, which had no occasion to.
+/// Takes back a policy of unmatched memory that an earlier program left behind, which had no occasion to.
 pub(super) fn shed(plan: &Plan<'_>) {
     if plan.places_rest() && bind::policy().is_ok_and(|found| found.is_marked()) {
-        let launched = environment::variable(POLICY_VARIABLE).and_then(Policy::parse);
-        let _ = bind::set_policy(&launched.unwrap_or(Policy::DEFAULT));
+        let launched = environment::variable(POLICY_VARIABLE).and_then(MemoryPolicy::parse);
+        let _ = bind::set_policy(&launched.unwrap_or(MemoryPolicy::DEFAULT));
     }
 }
 
-fn rest() -> Option<&'static Rest> {
+fn rest() -> Option<&'static UnmatchedMemory> {
     state()?.rest.as_ref()
 }
 
@@ -159,7 +159,7 @@ pub fn is_wanted() -> bool {
     IS_WANTED.load(Relaxed)
 }
 
-/// Gives the calling thread the policy of the rest, unless the program gave it one.
+/// Gives the calling thread the policy of unmatched memory, unless the program gave it one.
 #[cold]
 pub fn follow() {
     if let Some(rest) = rest() {
@@ -167,7 +167,7 @@ pub fn follow() {
     }
 }
 
-/// Gives the calling thread the policy of the rest: its creator had it, and put it aside.
+/// Gives the calling thread the policy of unmatched memory: its creator had it, and put it aside.
 pub fn resume() {
     if let Some(rest) = rest()
         && let Some(wanted) = &rest.wanted
@@ -186,7 +186,7 @@ pub fn leave() {
     {
         let _ = bind::set_policy(launched);
         // SAFETY: the calling thread's own state; one word is written.
-        unsafe { (*Thread::current()).follows_rest = false };
+        unsafe { (*Thread::current()).follows_unmatched = false };
     }
 }
 
@@ -209,7 +209,7 @@ pub fn launching<T>(work: impl FnOnce() -> T) -> T {
 /// Does `work`, which creates a thread and learns whether that has to [`resume`].
 pub fn creating_thread<T>(work: impl FnOnce(bool) -> T) -> T {
     match rest() {
-        Some(rest) if is_wanted() => rest.aside(&Policy::LOCAL, work),
+        Some(rest) if is_wanted() => rest.aside(&MemoryPolicy::LOCAL, work),
         _ => work(false),
     }
 }
@@ -227,7 +227,7 @@ pub fn stack_begins(pages: impl FnOnce(usize) -> Option<(usize, usize)>) {
 impl State {
     /// Is memory without a policy of its own spread, or will it be?
     pub(super) fn spreads(&self) -> bool {
-        let spreads = |rest: &Rest| matches!(rest.status(), Status::Set | Status::Waits);
+        let spreads = |rest: &UnmatchedMemory| matches!(rest.status(), Status::Set | Status::Waits);
         self.rest.as_ref().is_some_and(spreads)
     }
 
@@ -236,11 +236,11 @@ impl State {
         self.spreads() || self.is_in_placed_heap(address)
     }
 
-    fn rest_counters(&self, rest: &Rest) -> Option<&'static RuleCounters> {
+    fn unmatched_counters(&self, rest: &UnmatchedMemory) -> Option<&'static RuleCounters> {
         self.section.counters.get(rest.index)
     }
 
-    fn rest_is_later(&self, rest: &Rest) -> bool {
+    fn unmatched_is_later(&self, rest: &UnmatchedMemory) -> bool {
         let rule = self.section.rules.get(rest.index);
         rule.is_some_and(|rule| rule.flags & RULE_LATER != 0)
     }
@@ -254,17 +254,17 @@ impl State {
         if let Some(error) = bind::refusal() {
             // What is to stay local could not be kept so.
             self.refused(error);
-            return self.rest_failed(rest, Request::Bind, error);
+            return self.unmatched_failed(rest, Request::Bind, error);
         }
         if wanted.nodes.is_empty() {
             message::line(format_args!(
-                "the rest stays where it is first touched: this process may have memory on none of its nodes \
+                "unmatched memory stays where it is first touched: this process may have memory on none of its nodes \
                  (see Mems_allowed_list in /proc/self/status)"
             ));
-            return self.rest_failed(rest, Request::Policy, EINVAL);
+            return self.unmatched_failed(rest, Request::MemoryPolicy, EINVAL);
         }
         if let Err(error) = rest.launched {
-            return self.rest_refused(rest, error);
+            return self.unmatched_refused(rest, error);
         }
         rest.is(Status::Waits);
         if sys::gettid() == sys::getpid()
@@ -272,30 +272,30 @@ impl State {
         {
             self.keep_stack(start, end);
         }
-        if !self.rest_is_later(rest) {
+        if !self.unmatched_is_later(rest) {
             self.spread(rest);
         }
     }
 
-    fn spread(&self, rest: &Rest) {
+    fn spread(&self, rest: &UnmatchedMemory) {
         match rest.follow() {
             Ok(()) => rest.is(Status::Set),
-            Err(error) => self.rest_refused(rest, error),
+            Err(error) => self.unmatched_refused(rest, error),
         }
     }
 
-    fn rest_refused(&self, rest: &Rest, error: Errno) {
+    fn unmatched_refused(&self, rest: &UnmatchedMemory, error: Errno) {
         message::line(format_args!(
-            "the rest stays where it is first touched: set_mempolicy gives error {}, perhaps by a container's \
+            "unmatched memory stays where it is first touched: set_mempolicy gives error {}, perhaps by a container's \
              seccomp profile",
             error.0
         ));
-        self.rest_failed(rest, Request::Policy, error);
+        self.unmatched_failed(rest, Request::MemoryPolicy, error);
     }
 
-    fn rest_failed(&self, rest: &Rest, request: Request, error: Errno) {
+    fn unmatched_failed(&self, rest: &UnmatchedMemory, request: Request, error: Errno) {
         rest.is(Status::Failed);
-        if let Some(counters) = self.rest_counters(rest) {
+        if let Some(counters) = self.unmatched_counters(rest) {
             counters.failures.add(request, error, 1);
         }
     }
@@ -310,7 +310,7 @@ impl State {
         else {
             return;
         };
-        let Some(counters) = self.rest_counters(rest) else {
+        let Some(counters) = self.unmatched_counters(rest) else {
             return self.spread(rest);
         };
         let switch = Switch::begin(counters);
@@ -341,7 +341,7 @@ impl State {
     pub(super) fn forked_rest(&self) {
         if let Some(rest) = &self.rest
             && rest.status() == Status::Set
-            && self.rest_is_later(rest)
+            && self.unmatched_is_later(rest)
             && let Ok(launched) = &rest.launched
         {
             if rest.is_followed() {
@@ -387,7 +387,11 @@ impl State {
         if !bind::has_no_policy(start) && !bind::has_no_policy(end - 1) {
             return;
         }
-        let Some(counters) = self.rest.as_ref().and_then(|rest| self.rest_counters(rest)) else {
+        let Some(counters) = self
+            .rest
+            .as_ref()
+            .and_then(|rest| self.unmatched_counters(rest))
+        else {
             return;
         };
         let granted = self.mappings.take(2, 2);

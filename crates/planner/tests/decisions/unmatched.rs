@@ -1,4 +1,4 @@
-//! Decisions about the rest: what many small objects share pages with.
+//! Decisions about unmatched memory: what many small objects share pages with.
 
 use super::judges::{HOURS_NS, Likes};
 use super::*;
@@ -40,7 +40,7 @@ fn small_objects_are_spread_together_and_a_reason_is_given() {
     let decision = only(&plan);
     assert_eq!(
         (&decision.subject, &decision.placement),
-        (&Subject::Rest, &interleave())
+        (&Subject::Unmatched, &interleave())
     );
     assert_eq!(
         (decision.name.as_str(), decision.start),
@@ -86,15 +86,15 @@ fn what_is_not_known_is_not_spread() {
     assert_eq!(recording.decide(Policy::Auto, &carrefour()).decisions, []);
 }
 
-/// An object that a decision might be about is part of the rest unless one says otherwise.
+/// An object that a decision might be about is part of unmatched memory unless one says otherwise.
 #[test]
-fn where_the_rest_is_spread_what_is_well_placed_is_kept_by_a_decision() {
+fn where_unmatched_memory_is_spread_what_is_well_placed_is_kept_by_a_decision() {
     let mut recording = rows(16);
     add_blocks(&mut recording, |page| page / 4);
     let plan = recording.decide(Policy::Auto, &carrefour());
     let of = |rest: bool| {
         let mut decisions = plan.decisions.iter();
-        decisions.find(|one| (one.subject == Subject::Rest) == rest)
+        decisions.find(|one| (one.subject == Subject::Unmatched) == rest)
     };
     assert_eq!(plan.decisions.len(), 2, "{plan:?}");
     assert_eq!(of(true).expect("the rest").placement, interleave());
@@ -109,7 +109,7 @@ fn where_the_rest_is_spread_what_is_well_placed_is_kept_by_a_decision() {
         (kept.effect.local_before, kept.effect.local_after),
         (Some(1.0), 1.0)
     );
-    // Without the rest there is nothing to say about them.
+    // Without unmatched memory there is nothing to say about them.
     let mut alone = Recording::new(16);
     add_blocks(&mut alone, |page| page / 4);
     assert_eq!(alone.decide(Policy::Auto, &carrefour()).decisions, []);
@@ -193,7 +193,7 @@ fn it_may_go_to_who_uses_it_next_or_to_the_nodes_of_threads_alone() {
             0.5 * HOURS_NS,
             "{placement} {start:?}"
         );
-        assert_eq!(only(&chosen.plan).subject, Subject::Rest);
+        assert_eq!(only(&chosen.plan).subject, Subject::Unmatched);
     }
 }
 
@@ -207,7 +207,7 @@ fn a_prediction_counts_it() {
     add_blocks(&mut recording, |page| page / 4);
     let rest = Decision {
         name: "the rest".to_owned(),
-        subject: Subject::Rest,
+        subject: Subject::Unmatched,
         placement: interleave(),
         start: Start::Allocation,
         why: String::new(),

@@ -17,7 +17,7 @@ const STATIC_NODES: i64 = 1 << 15;
 /// What is set over node 0, marked.
 const INTERLEAVE: i64 = 3 | STATIC_NODES;
 
-/// A rule about the rest; large heap objects are left to first touch, smaller ones on node 0.
+/// A rule about unmatched memory; large heap objects are left to first touch, smaller ones on node 0.
 fn rules(rest: Rule) -> Vec<Rule> {
     let heap = |at_least, rule: Rule| Rule {
         size_bounds_bytes: [at_least, u64::MAX],
@@ -25,7 +25,7 @@ fn rules(rest: Rule) -> Vec<Rule> {
     };
     vec![
         Rule {
-            subject: subject::REST,
+            subject: subject::UNMATCHED,
             ..rest
         },
         heap(
@@ -283,7 +283,7 @@ fn it_waits_for_the_second_thread() {
 }
 
 #[test]
-fn an_object_that_waits_is_local_while_the_rest_is_spread() {
+fn an_object_that_waits_is_local_while_unmatched_memory_is_spread() {
     let programs = Programs::build();
     let mut rules = rules(interleave());
     rules[2].flags = RULE_LATER;

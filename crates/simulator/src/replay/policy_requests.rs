@@ -18,14 +18,14 @@ use crate::trace::Trace;
 const LOADS: f64 = 0.26;
 
 /// What the policy asked for.
-pub(super) struct Wishes {
+pub(super) struct PolicyRequests {
     pub view: View,
     /// Pages that are unmapped.
     unmapped: Vec<bool>,
     draws: Draws,
 }
 
-impl Wishes {
+impl PolicyRequests {
     pub fn new(job: &Job, policy: &impl OnlinePolicy, pages: usize) -> Self {
         let view = match job.options.information {
             Information::Asked => policy.view(),
@@ -60,7 +60,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
 
     /// Takes samples that are due at a miss, or the hinting fault of a page that is unmapped.
     pub(super) fn look(&mut self, number: usize, miss: Miss, copies: Copies) {
-        match self.wishes.view {
+        match self.policy_requests.view {
             // No instruction of its own, and nothing that its thread gets.
             View::Samples { .. } if miss.served == Served::WriteBack => {}
             View::Samples {
@@ -72,7 +72,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 self.sample(number, miss, period, cost);
             }
             View::Faults { fault_ns, .. } => {
-                let unmapped = &mut self.wishes.unmapped[miss.page.0 as usize];
+                let unmapped = &mut self.policy_requests.unmapped[miss.page.0 as usize];
                 if miss.served != Served::WriteBack && std::mem::take(unmapped) {
                     self.threads[number].spend_moving(femtoseconds(fault_ns as f64));
                     self.observe(number, miss, copies);
@@ -96,7 +96,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         };
         if watched.next_sample == 0 {
             // Threads do not sample in step.
-            let first = self.wishes.draws.share() * period as f64;
+            let first = self.policy_requests.draws.share() * period as f64;
             watched.next_sample = now + 1 + first as u64;
         }
         while self.threads[number].watched.next_sample <= now {
@@ -104,7 +104,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             thread.watched.next_sample += period;
             thread.spend_moving(cost);
             let instructions = f64::from(miss.instructions.max(1));
-            let sampled = if self.wishes.draws.share() * instructions < 1.0 {
+            let sampled = if self.policy_requests.draws.share() * instructions < 1.0 {
                 Some(miss)
             } else {
                 let hit = before.map(|page| Miss {
@@ -113,7 +113,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                     served: Served::L1,
                     ..miss
                 });
-                hit.filter(|_| self.wishes.draws.share() < LOADS)
+                hit.filter(|_| self.policy_requests.draws.share() < LOADS)
             };
             if let Some(sampled) = sampled {
                 let copies = self.pages.copies(sampled.page.0);
@@ -123,19 +123,19 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     }
 
     /// After an epoch: another view, pages to unmap at the cost of the thread `number`, threads to move.
-    pub(super) fn carry_out_wishes(&mut self, number: usize) {
+    pub(super) fn carry_out_requests(&mut self, number: usize) {
         if self.job.options.information == Information::Asked {
-            self.wishes.view = self.policy.view();
+            self.policy_requests.view = self.policy.view();
         }
         let pages = self.policy.unmap();
-        if let View::Faults { unmap_ns, .. } = self.wishes.view
+        if let View::Faults { unmap_ns, .. } = self.policy_requests.view
             && !pages.is_empty()
         {
             let thread = &mut self.threads[number];
             thread.spend_moving(femtoseconds(unmap_ns as f64 * pages.len() as f64));
             self.turns.set(number, thread.time);
             for page in pages {
-                self.wishes.unmapped[page as usize] = true;
+                self.policy_requests.unmapped[page as usize] = true;
             }
         }
         self.assign_cpus();
@@ -146,9 +146,12 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     fn assign_cpus(&mut self) {
         let moves = self.policy.thread_moves();
         let mut movers: Vec<(usize, u16)> = Vec::new();
-        for wish in moves {
-            let position = self.threads.iter().position(|t| t.index == wish.thread);
-            movers.extend(position.map(|thread| (thread, wish.node)));
+        for thread_move in moves {
+            let position = self
+                .threads
+                .iter()
+                .position(|t| t.index == thread_move.thread);
+            movers.extend(position.map(|thread| (thread, thread_move.node)));
         }
         if movers.is_empty() {
             return;

@@ -7,21 +7,21 @@ use rustc_hash::FxHashMap;
 use crate::free_memory::FreeMemory;
 use crate::homes::Homes;
 use crate::interleaved::Interleaved;
-use crate::mover::Wish;
+use crate::mover::PageMove;
 use crate::pages::{HotPages, ProcessIndex};
 use crate::process::TargetProcess;
 
 /// What a policy wants of one process after an interval.
 #[derive(Debug, Default)]
-pub struct Wishes {
+pub struct RequestedMoves {
     /// In the order in which it asked for them last.
-    pub pages: Vec<Wish>,
+    pub pages: Vec<PageMove>,
     /// How many of them stand for replicas.
     pub replications_interleaved: u64,
 }
 
-/// What wishes are made from.
-pub struct Wishing<'a> {
+/// What the requested moves are made from.
+pub struct MoveRequests<'a> {
     /// The machine's nodes, by position.
     pub nodes: &'a [NodeId],
     /// Bit n: the node at position n has memory.
@@ -38,14 +38,14 @@ pub struct Wishing<'a> {
     pub processes: &'a FxHashMap<ProcessIndex, TargetProcess>,
 }
 
-impl Wishing<'_> {
+impl MoveRequests<'_> {
     /// The last word on each page that is not where it should be. Those that are to be replicated are
     /// interleaved from now on.
-    pub fn wishes(
+    pub fn requested_moves(
         &self,
         actions: &[Action],
         interleaved: &mut Interleaved,
-    ) -> FxHashMap<ProcessIndex, Wishes> {
+    ) -> FxHashMap<ProcessIndex, RequestedMoves> {
         let mut last: FxHashMap<u32, usize> = FxHashMap::default();
         for (at, action) in actions.iter().enumerate() {
             // There are no replicas to give up.
@@ -55,7 +55,7 @@ impl Wishing<'_> {
         }
         let mut ordered: Vec<usize> = last.into_values().collect();
         ordered.sort_unstable();
-        let mut wishes: FxHashMap<ProcessIndex, Wishes> = FxHashMap::default();
+        let mut requested_moves: FxHashMap<ProcessIndex, RequestedMoves> = FxHashMap::default();
         for at in ordered {
             let action = &actions[at];
             match action.kind {
@@ -63,16 +63,17 @@ impl Wishing<'_> {
                 _ if interleaved.stays(action.page, action.node) => continue,
                 _ => {}
             }
-            if let Some(wish) = self.wish(action) {
-                let wishes = wishes.entry(wish.page.process).or_default();
-                wishes.pages.push(wish);
-                wishes.replications_interleaved += u64::from(action.kind == ActionKind::Replicate);
+            if let Some(page_move) = self.page_move(action) {
+                let requested_moves = requested_moves.entry(page_move.page.process).or_default();
+                requested_moves.pages.push(page_move);
+                requested_moves.replications_interleaved +=
+                    u64::from(action.kind == ActionKind::Replicate);
             }
         }
-        wishes
+        requested_moves
     }
 
-    fn wish(&self, action: &Action) -> Option<Wish> {
+    fn page_move(&self, action: &Action) -> Option<PageMove> {
         let page = self.pages.page(action.page)?;
         let home = self.homes.of(action.page)?;
         let process = self.processes.get(&page.process)?;
@@ -87,7 +88,7 @@ impl Wishing<'_> {
             _ => action.node,
         };
         let at = usize::from(to);
-        (home != to && at < self.nodes.len() && !self.free.is_full(at)).then(|| Wish {
+        (home != to && at < self.nodes.len() && !self.free.is_full(at)).then(|| PageMove {
             page,
             bytes,
             from: self.nodes[usize::from(home)],

@@ -1,4 +1,4 @@
-//! The decision about the rest.
+//! The decision about unmatched memory.
 
 use nearpage_machine::{Device, DeviceKind, Machine, NodeId};
 use nearpage_plan::ModuleName;
@@ -28,12 +28,12 @@ fn a_plan_says_it_of_its_program_alone() {
     let image = compiled.image("rest", &["-pie", "-fPIE"]);
     let (machine, programs) = (machine(), [image]);
     let nodes = |placement: &str, rank| {
-        let plan = plan_for(&programs[0], vec![(Subject::Rest, placement)]);
+        let plan = plan_for(&programs[0], vec![(Subject::Unmatched, placement)]);
         let target = target(&machine, 4);
         let compact = translate(&[plan], &[], &target, &programs).expect(placement);
         assert_eq!(compact.warnings, Vec::<String>::new());
         assert_eq!(compact.rest(ANY, None), None);
-        assert_eq!(Reference::decode(&compact).subjects(), [subject::REST]);
+        assert_eq!(Reference::decode(&compact).subjects(), [subject::UNMATCHED]);
         numbers(compact.rest(name(&programs[0]), rank))
     };
     assert_eq!(nodes("interleave", None), Some(vec![0, 1, 2, 3]));
@@ -48,7 +48,7 @@ fn a_rule_by_hand_says_it_of_every_process_and_comes_first() {
     let image = compiled.image("hand", &["-pie", "-fPIE"]);
     let machine = machine();
     let of_rank = |rank, placement| {
-        let mut plan = plan_for(&image, vec![(Subject::Rest, placement)]);
+        let mut plan = plan_for(&image, vec![(Subject::Unmatched, placement)]);
         plan.program.rank = rank;
         plan
     };
@@ -97,7 +97,7 @@ fn nodes_that_are_not_there_or_have_no_memory_are_refused() {
     let mut machine = machine();
     machine.nodes[3].memory_bytes = Some(0);
     let translated = |placement: &str| {
-        let plan = plan_for(&image, vec![(Subject::Rest, placement)]);
+        let plan = plan_for(&image, vec![(Subject::Unmatched, placement)]);
         let programs = std::slice::from_ref(&image);
         translate(&[plan], &[], &target(&machine, 4), programs)
     };
@@ -128,7 +128,7 @@ fn near_a_device_is_on_its_node() {
         node,
     };
     let none = |machine: &Machine| {
-        let plan = plan_for(&image, vec![(Subject::Rest, "near:gpu0")]);
+        let plan = plan_for(&image, vec![(Subject::Unmatched, "near:gpu0")]);
         let programs = std::slice::from_ref(&image);
         translate(&[plan], &[], &target(machine, 4), programs)
             .expect_err("no device")
@@ -147,7 +147,7 @@ fn near_a_device_is_on_its_node() {
         device(DeviceKind::Nic, 0, Some(NodeId(3))),
     ];
     let translated = |placement: &str| {
-        let plan = plan_for(&image, vec![(Subject::Rest, placement)]);
+        let plan = plan_for(&image, vec![(Subject::Unmatched, placement)]);
         let programs = std::slice::from_ref(&image);
         translate(&[plan], &[], &target(&machine, 4), programs)
     };
@@ -174,7 +174,7 @@ fn it_waits_for_the_second_thread_as_objects_do() {
     let image = compiled.image("later", &["-pie", "-fPIE"]);
     let machine = machine();
     let translated = |later, start, placement| {
-        let mut plan = plan_for(&image, vec![(Subject::Rest, placement)]);
+        let mut plan = plan_for(&image, vec![(Subject::Unmatched, placement)]);
         plan.decisions[0].start = start;
         let target = Target {
             later,

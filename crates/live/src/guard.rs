@@ -65,9 +65,9 @@ pub enum Stage {
     Holding,
 }
 
-/// Thresholds of `Care`.
+/// Thresholds of `Guard`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Caution {
+pub struct GuardThresholds {
     /// Samples of a process before its loss is known.
     pub samples: f64,
     /// …and intervals.
@@ -86,7 +86,7 @@ pub struct Caution {
     pub hold_intervals_max: u32,
 }
 
-impl Caution {
+impl GuardThresholds {
     /// Ours: free parameters, set once.
     const OURS: Self = Self {
         samples: 100.0,
@@ -100,7 +100,7 @@ impl Caution {
     };
 }
 
-impl Default for Caution {
+impl Default for GuardThresholds {
     fn default() -> Self {
         Self::OURS
     }
@@ -117,7 +117,7 @@ pub enum Verdict {
 
 /// What the lost share differs by from one interval to the next while nothing is wrong.
 #[derive(Clone, Copy, Debug, Default)]
-struct Unrest {
+struct BaselineNoise {
     last: Option<f64>,
     /// Of the share in an interval.
     variance: f64,
@@ -125,9 +125,9 @@ struct Unrest {
 }
 
 /// Share of the variance so far that is kept in each further interval.
-const UNREST_KEPT: f64 = 0.8;
+const NOISE_KEPT: f64 = 0.8;
 
-impl Unrest {
+impl BaselineNoise {
     fn take(&mut self, loss: Loss) {
         if loss.cpu_ns <= 0.0 {
             return;
@@ -138,7 +138,7 @@ impl Unrest {
             let now = (share - last).powi(2) / 2.0;
             self.variance = match self.variance {
                 0.0 => now,
-                _ => UNREST_KEPT * self.variance + (1.0 - UNREST_KEPT) * now,
+                _ => NOISE_KEPT * self.variance + (1.0 - NOISE_KEPT) * now,
             };
         }
         self.last = Some(share);
@@ -146,12 +146,12 @@ impl Unrest {
     }
 }
 
-/// One process's care.
+/// Guards one process against migration that does harm.
 #[derive(Clone, Debug)]
-pub struct Care {
-    caution: Caution,
+pub struct Guard {
+    thresholds: GuardThresholds,
     stage: Stage,
-    unrest: Unrest,
+    noise: BaselineNoise,
     /// As it was before anything moved.
     before: Loss,
     /// Since the last move.
@@ -162,22 +162,22 @@ pub struct Care {
     idle: u32,
 }
 
-/// After so many intervals without a wish, what is normal is measured anew.
+/// After so many intervals in which no page is to move, what is normal is measured anew.
 const IDLE_INTERVALS: u32 = 5;
 /// Share of what was measured before that is kept in each further interval.
 const KEPT: f64 = 0.5;
 
-impl Care {
+impl Guard {
     /// Nothing is known.
-    pub fn new(caution: Caution) -> Self {
+    pub fn new(thresholds: GuardThresholds) -> Self {
         Self {
-            caution,
+            thresholds,
             stage: Stage::Measuring,
-            unrest: Unrest::default(),
+            noise: BaselineNoise::default(),
             before: Loss::default(),
             since: Loss::default(),
             hold_left: 0,
-            hold_next: caution.hold_intervals,
+            hold_next: thresholds.hold_intervals,
             idle: 0,
         }
     }
@@ -193,14 +193,14 @@ impl Care {
         match self.stage {
             Stage::Measuring => {
                 self.before = scaled(self.before, KEPT).plus(loss);
-                self.unrest.take(loss);
+                self.noise.take(loss);
                 let known =
-                    self.known(self.before) && self.unrest.intervals >= self.caution.intervals;
+                    self.known(self.before) && self.noise.intervals >= self.thresholds.intervals;
                 if known && wanted > 0 {
                     self.stage = Stage::Trying;
                     self.since = Loss::default();
-                    let part = (self.caution.part * wanted as f64).ceil() as usize;
-                    return self.allow(part.max(self.caution.pages_min).min(wanted));
+                    let part = (self.thresholds.part * wanted as f64).ceil() as usize;
+                    return self.allow(part.max(self.thresholds.pages_min).min(wanted));
                 }
                 Verdict::Move(0)
             }
@@ -212,7 +212,7 @@ impl Care {
                 if self.is_worse() {
                     return self.hold();
                 }
-                self.unrest.take(loss);
+                self.noise.take(loss);
                 self.stage = Stage::Going;
                 self.idle = 0;
                 self.allow(wanted)
@@ -222,11 +222,11 @@ impl Care {
                 if self.known(self.since) && self.is_worse() {
                     return self.hold();
                 }
-                self.unrest.take(loss);
+                self.noise.take(loss);
                 self.idle = if wanted == 0 { self.idle + 1 } else { 0 };
                 if self.idle >= IDLE_INTERVALS {
                     // It went well: the next time that it does not is a first time.
-                    self.hold_next = self.caution.hold_intervals;
+                    self.hold_next = self.thresholds.hold_intervals;
                     self.stage = Stage::Measuring;
                     self.before = self.since;
                 }
@@ -238,7 +238,7 @@ impl Care {
                 if self.hold_left == 0 {
                     self.stage = Stage::Measuring;
                     self.before = Loss::default();
-                    self.unrest = Unrest::default();
+                    self.noise = BaselineNoise::default();
                     return Verdict::Move(0);
                 }
                 // Those that would not go back may do so by now.
@@ -247,29 +247,29 @@ impl Care {
         }
     }
 
-    /// What moving does to the next interval is not the program's unrest.
+    /// What moving does to the next interval is not noise of the program.
     fn allow(&mut self, pages: usize) -> Verdict {
         if pages > 0 {
-            self.unrest.last = None;
+            self.noise.last = None;
         }
         Verdict::Move(pages)
     }
 
     fn known(&self, loss: Loss) -> bool {
-        loss.cpu_ns >= self.caution.samples * loss.period_ns && loss.cpu_ns > 0.0
+        loss.cpu_ns >= self.thresholds.samples * loss.period_ns && loss.cpu_ns > 0.0
     }
 
     fn is_worse(&self) -> bool {
         let more = self.since.share() - self.before.share();
         let samples = self.since.deviation().hypot(self.before.deviation());
-        let deviation = samples.hypot((2.0 * self.unrest.variance).sqrt());
-        more > self.caution.worse_share && more > self.caution.worse_deviations * deviation
+        let deviation = samples.hypot((2.0 * self.noise.variance).sqrt());
+        more > self.thresholds.worse_share && more > self.thresholds.worse_deviations * deviation
     }
 
     fn hold(&mut self) -> Verdict {
         self.stage = Stage::Holding;
         self.hold_left = self.hold_next;
-        self.hold_next = (2 * self.hold_next).min(self.caution.hold_intervals_max);
+        self.hold_next = (2 * self.hold_next).min(self.thresholds.hold_intervals_max);
         Verdict::MoveBack
     }
 }
@@ -287,9 +287,9 @@ mod tests {
     use super::*;
 
     /// One interval is enough to know.
-    const AT_ONCE: Caution = Caution {
+    const AT_ONCE: GuardThresholds = GuardThresholds {
         intervals: 1,
-        ..Caution::OURS
+        ..GuardThresholds::OURS
     };
 
     fn loss(share: f64) -> Loss {
@@ -301,9 +301,9 @@ mod tests {
     }
 
     /// Intervals in which nothing new moves.
-    fn until_it_is_tried(care: &mut Care) -> u32 {
+    fn until_it_is_tried(guard: &mut Guard) -> u32 {
         let mut intervals = 0;
-        while !matches!(care.judge(loss(0.3), 100, 0), Verdict::Move(1..)) {
+        while !matches!(guard.judge(loss(0.3), 100, 0), Verdict::Move(1..)) {
             intervals += 1;
         }
         intervals
@@ -311,51 +311,51 @@ mod tests {
 
     #[test]
     fn a_part_moves_first_and_all_of_it_when_that_did_no_harm() {
-        let mut care = Care::new(AT_ONCE);
-        assert_eq!(care.judge(loss(0.4), 0, 0), Verdict::Move(0));
-        assert_eq!(care.judge(loss(0.4), 1000, 0), Verdict::Move(250));
-        assert_eq!(care.stage(), Stage::Trying);
-        assert_eq!(care.judge(loss(0.4), 750, 0), Verdict::Move(750));
-        assert_eq!(care.stage(), Stage::Going);
-        assert_eq!(care.judge(loss(0.2), 20, 0), Verdict::Move(20));
+        let mut guard = Guard::new(AT_ONCE);
+        assert_eq!(guard.judge(loss(0.4), 0, 0), Verdict::Move(0));
+        assert_eq!(guard.judge(loss(0.4), 1000, 0), Verdict::Move(250));
+        assert_eq!(guard.stage(), Stage::Trying);
+        assert_eq!(guard.judge(loss(0.4), 750, 0), Verdict::Move(750));
+        assert_eq!(guard.stage(), Stage::Going);
+        assert_eq!(guard.judge(loss(0.2), 20, 0), Verdict::Move(20));
     }
 
     #[test]
     fn few_samples_say_nothing() {
-        let mut care = Care::new(AT_ONCE);
+        let mut guard = Guard::new(AT_ONCE);
         let few = Loss {
             lost_ns: 1e7,
             cpu_ns: 2e7,
             period_ns: 1e6,
         };
         for _ in 0..20 {
-            assert_eq!(care.judge(few, 100, 0), Verdict::Move(0));
+            assert_eq!(guard.judge(few, 100, 0), Verdict::Move(0));
         }
-        assert_eq!(care.stage(), Stage::Measuring);
+        assert_eq!(guard.stage(), Stage::Measuring);
     }
 
     #[test]
     fn what_does_harm_is_undone_and_not_tried_for_twice_as_long_each_time() {
-        let mut care = Care::new(AT_ONCE);
+        let mut guard = Guard::new(AT_ONCE);
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            pauses.push(until_it_is_tried(&mut care));
-            assert_eq!(care.judge(loss(0.5), 100, 0), Verdict::MoveBack);
-            assert_eq!(care.stage(), Stage::Holding);
+            pauses.push(until_it_is_tried(&mut guard));
+            assert_eq!(guard.judge(loss(0.5), 100, 0), Verdict::MoveBack);
+            assert_eq!(guard.stage(), Stage::Holding);
         }
         assert_eq!(pauses, [0, 10, 20, 40, 80, 160, 320, 640]);
-        assert_eq!(until_it_is_tried(&mut care), 640);
+        assert_eq!(until_it_is_tried(&mut guard), 640);
     }
 
     #[test]
     fn it_is_left_alone_once_its_pages_are_back() {
-        let mut care = Care::new(AT_ONCE);
-        care.judge(loss(0.3), 100, 0);
-        assert_eq!(care.judge(loss(0.5), 100, 0), Verdict::MoveBack);
+        let mut guard = Guard::new(AT_ONCE);
+        guard.judge(loss(0.3), 100, 0);
+        assert_eq!(guard.judge(loss(0.5), 100, 0), Verdict::MoveBack);
         for displaced in (1..30).rev() {
-            assert_eq!(care.judge(loss(0.5), 100, displaced), Verdict::MoveBack);
+            assert_eq!(guard.judge(loss(0.5), 100, displaced), Verdict::MoveBack);
         }
-        assert_eq!(until_it_is_tried(&mut care), 10);
+        assert_eq!(until_it_is_tried(&mut guard), 10);
     }
 
     #[test]
@@ -366,46 +366,46 @@ mod tests {
             (0.331, 1000.0, false),
             (0.40, 1000.0, true),
         ] {
-            let mut care = Care::new(AT_ONCE);
+            let mut guard = Guard::new(AT_ONCE);
             let of = |share: f64| Loss {
                 lost_ns: share * 1e9,
                 cpu_ns: 1e9,
                 period_ns: 1e9 / samples,
             };
-            care.judge(of(0.3), 1000, 0);
-            let verdict = care.judge(of(after), 10, 0);
+            guard.judge(of(0.3), 1000, 0);
+            let verdict = guard.judge(of(after), 10, 0);
             assert_eq!(verdict == Verdict::MoveBack, harm, "{after} of {samples}");
         }
     }
 
     #[test]
     fn harm_that_comes_later_is_seen_too() {
-        let mut care = Care::new(AT_ONCE);
-        care.judge(loss(0.3), 1000, 0);
-        care.judge(loss(0.3), 750, 0);
-        care.judge(loss(0.3), 100, 0);
-        let undone = (0..10).any(|_| care.judge(loss(0.6), 1, 0) == Verdict::MoveBack);
+        let mut guard = Guard::new(AT_ONCE);
+        guard.judge(loss(0.3), 1000, 0);
+        guard.judge(loss(0.3), 750, 0);
+        guard.judge(loss(0.3), 100, 0);
+        let undone = (0..10).any(|_| guard.judge(loss(0.6), 1, 0) == Verdict::MoveBack);
         assert!(undone);
     }
 
     #[test]
     fn a_process_without_wishes_is_measured_anew() {
-        let mut care = Care::new(AT_ONCE);
-        care.judge(loss(0.3), 10, 0);
-        care.judge(loss(0.1), 10, 0);
+        let mut guard = Guard::new(AT_ONCE);
+        guard.judge(loss(0.3), 10, 0);
+        guard.judge(loss(0.1), 10, 0);
         for _ in 0..5 {
-            care.judge(loss(0.1), 0, 0);
+            guard.judge(loss(0.1), 0, 0);
         }
-        assert_eq!(care.stage(), Stage::Measuring);
-        assert_eq!(care.judge(loss(0.1), 400, 0), Verdict::Move(100));
+        assert_eq!(guard.stage(), Stage::Measuring);
+        assert_eq!(guard.judge(loss(0.1), 400, 0), Verdict::Move(100));
         // It was well before with 0.1.
-        assert_eq!(care.judge(loss(0.3), 300, 0), Verdict::MoveBack);
+        assert_eq!(guard.judge(loss(0.3), 300, 0), Verdict::MoveBack);
     }
 
     /// Shares of time lost as they were seen in an emulator on a busy machine, where nothing was wrong.
     #[test]
     fn a_program_that_is_never_the_same_is_not_blamed_for_it() {
-        let mut care = Care::new(Caution::default());
+        let mut guard = Guard::new(GuardThresholds::default());
         let shares = [
             86, 64, 85, 48, 72, 69, 72, 75, 90, 76, 51, 61, 74, 93, 78, 76, 78, 60, 55, 58, 103,
             39, 40, 64, 87, 34, 74, 83, 53, 72, 27, 47, 55, 64, 60, 63, 63, 48, 47, 51,
@@ -415,19 +415,19 @@ mod tests {
                 period_ns: 3e5,
                 ..loss(f64::from(share) / 1000.0)
             };
-            assert_ne!(care.judge(of, 100, 0), Verdict::MoveBack, "{share}");
+            assert_ne!(guard.judge(of, 100, 0), Verdict::MoveBack, "{share}");
         }
-        assert_eq!(care.stage(), Stage::Going);
+        assert_eq!(guard.stage(), Stage::Going);
         // What is far beyond it is seen all the same.
-        assert_eq!(care.judge(loss(0.5), 100, 0), Verdict::MoveBack);
+        assert_eq!(guard.judge(loss(0.5), 100, 0), Verdict::MoveBack);
     }
 
     #[test]
     fn it_is_measured_for_some_intervals_first() {
-        let mut care = Care::new(Caution::default());
-        for _ in 0..Caution::default().intervals - 1 {
-            assert_eq!(care.judge(loss(0.4), 100, 0), Verdict::Move(0));
+        let mut guard = Guard::new(GuardThresholds::default());
+        for _ in 0..GuardThresholds::default().intervals - 1 {
+            assert_eq!(guard.judge(loss(0.4), 100, 0), Verdict::Move(0));
         }
-        assert_eq!(care.judge(loss(0.4), 100, 0), Verdict::Move(64));
+        assert_eq!(guard.judge(loss(0.4), 100, 0), Verdict::Move(64));
     }
 }
