@@ -112,7 +112,7 @@ fn with_long_names() -> String {
         let line = format!(
             "{},{},{},worker-{thread},{},\"{}\",heap,{offset},{},0,\"simulation::particle_grid<double>::advance(std::vector<double>&)\",src/simulation/particle_grid_implementation.cc,{},100,{}\n",
             1_000_000 * (sample + 1),
-            8 * (thread / 2) + thread % 2,
+            thread / 2,
             100 + thread,
             ["load", "store"][usize::from(sample < 40)],
             object(number),
@@ -192,4 +192,31 @@ fn long_names_give_way_to_numbers_and_headings() {
         }
     }
     assert!(poor.is_empty(), "{poor:#?}");
+}
+
+#[test]
+fn colour_is_for_terminals_and_for_who_asks() {
+    let case = Case::new("colour");
+    case.write("samples.csv", with_long_names());
+    let import = [
+        "import",
+        "samples.csv",
+        "--machine",
+        "opteron-4",
+        "-o",
+        "one",
+    ];
+    case.nearpage(import).success();
+    let has_colour = |variables: &[(&str, &str)]| {
+        let mut command = case.command(nearpage_path());
+        command
+            .args(["report", "one"])
+            .envs(variables.iter().copied());
+        let text = case.run(command).success().stdout;
+        assert!(text.contains("remote"), "{text}");
+        text.contains('\x1b')
+    };
+    assert!(!has_colour(&[]), "a pipe");
+    assert!(has_colour(&[("CLICOLOR_FORCE", "1")]));
+    assert!(!has_colour(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
 }

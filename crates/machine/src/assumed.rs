@@ -76,7 +76,7 @@ mod tests {
             .expect("nothing is known");
         let timing = assumed.machine.timing().expect("timing");
         assert_eq!(timing.memory_bandwidth_bytes_per_s, Some(7.68e9));
-        assert!(assumed.words.contains("7.7 GB/s"), "{}", assumed.words);
+        assert!(assumed.words.contains("7.68 GB/s"), "{}", assumed.words);
         assert_eq!(assumed.machine.with_assumed_bandwidth(), None);
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use nearpage_machine::several;
+use nearpage_machine::{Machine, several};
 use nearpage_plan::{Decision, Phase, Plan};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,40 @@ pub struct Threads {
 }
 
 impl Threads {
+    /// What has to be known of where threads run; `are_traced`: they were traced there.
+    pub(crate) fn notes(&self, machine: &Machine, are_traced: bool) -> Vec<String> {
+        let Threads {
+            layout,
+            threads,
+            nodes_used,
+            nodes,
+            ..
+        } = self;
+        if machine.nodes.len() < 2 {
+            return vec![format!(
+                "{} has one memory node, where every page is local: name another machine with --machine",
+                machine.name
+            )];
+        }
+        if nodes_used >= nodes.min(threads) || *layout == Layout::Scatter {
+            return Vec::new();
+        }
+        let on = match nodes_used {
+            1 => "one node, where every access can be local".to_owned(),
+            several => format!("{several} of {nodes} nodes"),
+        };
+        vec![match are_traced {
+            true => format!(
+                "all {threads} threads were traced on {on}; `nearpage trace --threads scatter` spreads them \
+                 over all {nodes}"
+            ),
+            false => format!(
+                "all {threads} threads are taken to run on {on}; `--threads scatter` plans for threads spread over all \
+                 {nodes}"
+            ),
+        }]
+    }
+
     /// For people: `threads as recorded, on 2 of 4 nodes`.
     pub fn words(&self) -> String {
         let why = self.why.as_ref().map(|why| format!(" ({why})"));

@@ -343,7 +343,10 @@ impl<'a> Planner<'a> {
                 .map(|online_migration| online_migration.parameters.clone()),
             phases: plan.phases.iter().map(PhaseDecisions::from).collect(),
             warnings: warning.filter(|_| changes_something).into_iter().collect(),
-            notes: self.notes(),
+            notes: self.threads.notes(
+                self.machine,
+                self.recording.metadata.tracing.is_some() && self.is_as_recorded,
+            ),
             prediction,
             plan,
         })
@@ -376,35 +379,6 @@ impl<'a> Planner<'a> {
             };
             (Judged::Model, modelled.0, uncertainty)
         }))
-    }
-
-    /// What has to be known of where threads run.
-    fn notes(&self) -> Vec<String> {
-        let Threads {
-            layout,
-            threads,
-            nodes_used,
-            nodes,
-            ..
-        } = self.threads;
-        if nodes_used >= nodes.min(threads) || layout == Layout::Scatter {
-            return Vec::new();
-        }
-        let are_traced = self.recording.metadata.tracing.is_some() && self.is_as_recorded;
-        let on = match nodes_used {
-            1 => "one node, where every access can be local".to_owned(),
-            several => format!("{several} of {nodes} nodes"),
-        };
-        vec![match are_traced {
-            true => format!(
-                "all {threads} threads were traced on {on}; `nearpage trace --threads scatter` spreads them \
-                 over all {nodes}"
-            ),
-            false => format!(
-                "all {threads} threads are taken to run on {on}; `--threads scatter` plans for threads spread over all \
-                 {nodes}"
-            ),
-        }]
     }
 }
 

@@ -309,7 +309,16 @@ fn call_sites_are_a_tree() {
     }
 }
 
+/// With all rows, however small.
 fn render(options: &TextOptions) -> String {
+    let all = TextOptions {
+        share_min: 0.0,
+        ..*options
+    };
+    folded(&all)
+}
+
+fn folded(options: &TextOptions) -> String {
     let (attribution, tables) = (attribution(), tables());
     let notes = ["perf_event_paranoid is 2: only this user's programs were sampled; set it to 1 for the kernel's part".to_owned()];
     let content = Content {
@@ -322,6 +331,61 @@ fn render(options: &TextOptions) -> String {
         sampling: None,
     };
     text(&content, options, &mut locate)
+}
+
+#[test]
+fn objects_below_half_a_percent_are_folded_unless_asked_for() {
+    let options = TextOptions::default();
+    let (short, all) = (folded(&options), render(&options));
+    let (_, line) = short.split_once("… and ").expect("some are folded");
+    assert!(
+        line.contains(" more below 0.5 % each, ") && line.contains("(--all)"),
+        "{line}"
+    );
+    assert!(
+        short.contains("cvar") && short.lines().count() < all.lines().count(),
+        "{all}"
+    );
+    assert!(!all.contains("--all"), "{all}");
+    // Threads have their rows, however many there are.
+    let threads = TextOptions {
+        by: GroupBy::Thread,
+        share_min: 0.9,
+        ..options
+    };
+    assert_eq!(
+        folded(&threads),
+        folded(&TextOptions {
+            share_min: 0.0,
+            ..threads
+        })
+    );
+}
+
+#[test]
+fn remote_shares_have_colour_only_where_it_is_wanted() {
+    let plain = render(&TextOptions::default());
+    let coloured = render(&TextOptions {
+        colour: true,
+        ..TextOptions::default()
+    });
+    assert!(!plain.contains('\x1b'), "{plain}");
+    let stripped: String = coloured
+        .split('\x1b')
+        .enumerate()
+        .map(|(at, part)| {
+            if at == 0 {
+                part
+            } else {
+                part.split_once('m').map_or("", |(_, rest)| rest)
+            }
+        })
+        .collect();
+    assert_eq!(stripped, plain, "columns are where they are without");
+    assert!(
+        coloured.contains("\x1b[31m") || coloured.contains("\x1b[33m"),
+        "{coloured}"
+    );
 }
 
 #[test]

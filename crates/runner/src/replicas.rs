@@ -398,11 +398,11 @@ mod tests {
         }
         let notes = replicas.notes().concat();
         assert!(
-            notes.contains("large.bin: not replicated, its copies would take 2.0 MiB"),
+            notes.contains("large.bin: not replicated, its copies would take 2 MiB"),
             "{notes}"
         );
         assert!(
-            notes.contains("1 file replicated on 2 nodes: 0.0 MiB in all"),
+            notes.contains("1 file replicated on 2 nodes: 9.77 KiB in all"),
             "{notes}"
         );
         let (_, path_of_table) = replicas.environment().unwrap();

@@ -137,12 +137,12 @@ mod tests {
         assert_eq!(
             to_text(&choice(0, &near)),
             "threads   first touch      planned  recording\n\
-             scatter       12.0 ms      10.0 ms  a\n\
-             compact       11.0 ms       9.8 ms  b\n\
-             –             40.0 ms            –  c\n\
+             scatter         12 ms        10 ms  a\n\
+             compact         11 ms       9.8 ms  b\n\
+             –               40 ms            –  c\n\
              of runs with a parallel part 1.5 times as long as recorded\n\
              –: not planned; no rule for all objects brings it within 25 % of the quickest\n\
-             taken: a; the others take 2.0 % less time at the best, and 3 % is what two recordings of the same may differ by\n\
+             taken: a; the others take 2.0 % less time at the best, and 3.0 % is what two recordings of the same may differ by\n\
              threads: scatter, as the plan says\n"
         );
         let said = |taken, recordings: &[_]| {

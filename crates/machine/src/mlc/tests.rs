@@ -99,7 +99,7 @@ fn matrices_and_the_curve_become_a_machine() {
         let notes = machine.notes.join("\n");
         for words in [
             "one CPU to a node is assumed",
-            "ALL Reads: 158.8 GB/s",
+            "ALL Reads: 159 GB/s",
             "L2->L2 HIT latency 49.5 ns",
             "homed in writer socket) 115.2 to 117.5 ns",
             "equal share",

@@ -311,7 +311,7 @@ fn a_plan_that_does_worse_than_first_touch_says_so() {
     );
     assert_eq!(
         warning([0.5, 0.9], Some([267e6, 293e6])),
-        "this plan is predicted to be slower than first touch: 293.0 ms instead of 267.0 ms (9.7 % more); run without \
+        "this plan is predicted to be slower than first touch: 293 ms instead of 267 ms (9.7 % more); run without \
          the plan, or make one with `nearpage plan --policy auto`"
     );
     let faster = warning([0.9, 0.25], Some([100e6, 90e6]));

@@ -1,6 +1,7 @@
 //! What a recording's reader has to know.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use nearpage_attribution::Operations;
 use nearpage_planner::Analysis;
@@ -108,4 +109,21 @@ fn folder_without_a_recording_is_refused() {
         .err()
         .unwrap();
     assert!(error.to_string().contains("recording"), "{error}");
+}
+
+#[test]
+fn reading_tells_how_far_it_is() {
+    let scratch = TempDir::new().unwrap();
+    let folder = scratch.path().join("r");
+    Samples::of("opteron-4", &[0, 1]).write(&folder);
+    let parts = Mutex::new(Vec::new());
+    let watch = |done, all| parts.lock().unwrap().push((done, all));
+    Analysis::watched(&folder, Operations::Both, &watch).unwrap();
+    let parts = parts.into_inner().unwrap();
+    let all = parts.len() as u64;
+    assert!(all > 0);
+    assert!(
+        (1..=all).all(|done| parts.contains(&(done, all))),
+        "{parts:?}"
+    );
 }

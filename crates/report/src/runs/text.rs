@@ -63,6 +63,9 @@ pub fn runs_text(comparison: &RunComparison, width: usize, colour: bool) -> Stri
     ];
     let mut text = String::new();
     write_lines(columns, "recordings", &names, width, &mut text);
+    if settings.iter().any(|setting| setting.local_share.is_none()) {
+        text += "?: no node of any accessed page is known.\n";
+    }
     let is_repeated = settings.iter().any(|setting| setting.recordings.len() > 1);
     if is_repeated {
         text += "Medians (least to most).\n";

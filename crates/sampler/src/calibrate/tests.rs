@@ -66,6 +66,6 @@ fn a_calibration_reads_well() {
     calibration.sample_cost_ns = Some(8_340.0);
     assert_eq!(
         calibration.to_string(),
-        "before (97 % of 64 samples), 8.3 µs a sample"
+        "before (97 % of 64 samples), 8.34 µs a sample"
     );
 }

@@ -350,10 +350,8 @@ unsafe extern "C" fn end_mark(_: c_uint, _: *mut c_void) {
     }
 }
 
-/// A block is translated.
-///
 /// # Safety
-/// QEMU calls it.
+/// QEMU calls it: a block is translated.
 unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     // SAFETY: as this function's.
     let Some(mut entered) = (unsafe { enter() }) else {
@@ -411,10 +409,8 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     }
 }
 
-/// A block runs.
-///
 /// # Safety
-/// QEMU calls it.
+/// QEMU calls it: a block runs.
 unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
     // SAFETY: as this function's.
     let Some(mut entered) = (unsafe { enter() }) else {
