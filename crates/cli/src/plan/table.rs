@@ -137,11 +137,11 @@ fn objects(
     let means = totals.map(|outcome| format!("{:.0}", outcome.mean()));
     text.push_str(&columns.total(label, means));
     if let Some(share) = prediction.recorded_local_share {
-        let _ = writeln!(
-            text,
+        let words = format!(
             "while recorded, {} of the accesses whose node is known were local",
             percent(share)
         );
+        let _ = writeln!(text, "{}", wrapped(&words, width));
     }
     if any_assumed {
         let words = "* assumed: first touched by the thread that allocated it";
