@@ -1070,10 +1070,7 @@ fn processes_run_from_copies_on_their_node() {
     assert!(printed.contains("replicas copies 4,"), "{printed}");
     assert!(printed.contains(" 3 children elsewhere"), "{printed}");
     let said = case.read("replicas.err");
-    assert!(
-        said.contains("1 file replicated on 4 nodes: "),
-        "{said}"
-    );
+    assert!(said.contains("1 file replicated on 4 nodes: "), "{said}");
     assert!(
         said.contains("4 processes ran from local copies: 16 mappings"),
         "{said}"

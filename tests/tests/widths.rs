@@ -125,21 +125,21 @@ fn with_long_names() -> String {
     csv
 }
 
+/// A case with recordings of these samples.
+fn imported(name: &str, recordings: &[&str]) -> Case {
+    let case = Case::new(name);
+    case.write("samples.csv", with_long_names());
+    for recording in recordings {
+        let machine = ["import", "samples.csv", "--machine", "opteron-4"];
+        case.nearpage([&machine[..], &["-o", recording]].concat())
+            .success();
+    }
+    case
+}
+
 #[test]
 fn long_names_give_way_to_numbers_and_headings() {
-    let case = Case::new("long names");
-    case.write("samples.csv", with_long_names());
-    for name in ["one", "two"] {
-        let import = [
-            "import",
-            "samples.csv",
-            "--machine",
-            "opteron-4",
-            "-o",
-            name,
-        ];
-        case.nearpage(import).success();
-    }
+    let case = imported("long names", &["one", "two"]);
     let tables: [(&[&str], &[&str]); 6] = [
         (&["report", "one"], &["cost", "remote", "object"]),
         (
@@ -196,17 +196,7 @@ fn long_names_give_way_to_numbers_and_headings() {
 
 #[test]
 fn colour_is_for_terminals_and_for_who_asks() {
-    let case = Case::new("colour");
-    case.write("samples.csv", with_long_names());
-    let import = [
-        "import",
-        "samples.csv",
-        "--machine",
-        "opteron-4",
-        "-o",
-        "one",
-    ];
-    case.nearpage(import).success();
+    let case = imported("colour", &["one"]);
     let has_colour = |variables: &[(&str, &str)]| {
         let mut command = case.command(nearpage_path());
         command

@@ -45,6 +45,7 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
         Operations::Stores => Count::Stores,
         Operations::Both => Count::Both,
     };
+    let (top, share_min) = rows(&arguments);
     let mut analysis = analysis::read(&arguments.recording, operations)?;
     let statistics = statistics(&arguments, &analysis.recording)?;
     let mut symbols = analysis.recording.symbols();
@@ -72,14 +73,8 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
                 Sort::Accesses => nearpage_report::Sort::Accesses,
                 Sort::Remote => nearpage_report::Sort::Remote,
             },
-            top: match arguments.all {
-                true => usize::MAX,
-                false => arguments.top.unwrap_or(ROWS),
-            },
-            share_min: match arguments.all || arguments.top.is_some() {
-                true => 0.0,
-                false => TextOptions::default().share_min,
-            },
+            top,
+            share_min,
             colour: terminal::colour(),
         };
         let content = Content {
@@ -96,6 +91,15 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
         terminal::print("\n")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many rows there are at most, and the least share of one.
+fn rows(arguments: &Report) -> (usize, f64) {
+    match (arguments.all, arguments.top) {
+        (true, _) => (usize::MAX, 0.0),
+        (false, Some(top)) => (top, 0.0),
+        (false, None) => (ROWS, TextOptions::default().share_min),
+    }
 }
 
 /// What all misses of a full recording say; nothing where loads or stores alone are wanted.

@@ -88,8 +88,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|recording| recording.folder.display().to_string())
         .collect();
-    let misses = recordings.iter().map(Recording::access_count).sum();
-    let outcomes = replayed((trace, misses), &machine, &jobs, &folders)?;
+    let outcomes = replayed(trace, &machine, &jobs, &recordings)?;
     let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
     notes.extend(arguments.only.map(only_note));
     notes.extend(left_out);
@@ -179,15 +178,21 @@ fn read(arguments: &Simulate) -> anyhow::Result<(Vec<Recording>, Vec<Replayed>)>
     Ok((recordings, traces))
 }
 
-/// Simulates; a replay reads so many misses.
+/// Simulates the recordings, whose trace is `trace`.
 fn replayed(
-    (trace, misses): (&dyn Trace, u64),
+    trace: &dyn Trace,
     machine: &Machine,
     jobs: &[Job],
-    folders: &[String],
+    recordings: &[Recording],
 ) -> anyhow::Result<Vec<Outcome>> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let folder = folders.join(" and ");
+    let folder = |recording: &Recording| recording.folder.display().to_string();
+    let folder = recordings
+        .iter()
+        .map(folder)
+        .collect::<Vec<_>>()
+        .join(" and ");
+    let misses: u64 = recordings.iter().map(Recording::access_count).sum();
     let progress = Progress::new(format!("simulating {folder}"));
     let all = misses.saturating_mul(jobs.len() as u64);
     // Some policies have a pass of their own over the trace beforehand.
