@@ -32,7 +32,7 @@ fn undecided_objects_are_told_apart_by_their_callers_and_come_by_cost() {
 }
 
 #[test]
-fn call_sites_in_one_function_without_lines_are_told_apart_by_their_places() {
+fn call_sites_in_one_function_without_lines_are_numbered_in_the_order_of_the_code() {
     let mut recording = Recording::new(8);
     recording.object("main", 32, block(), &block_cells());
     recording.object("main", 32, block(), &block_cells());
@@ -52,7 +52,10 @@ fn call_sites_in_one_function_without_lines_are_told_apart_by_their_places() {
     let names = plan.decisions.iter().map(|decision| decision.name.as_str());
     assert_eq!(
         names.collect::<Vec<_>>(),
-        ["main cg.c (cg+0x10)", "main cg.c (cg+0x20)"]
+        [
+            "main cg.c (inlined, 1st of 2)",
+            "main cg.c (inlined, 2nd of 2)"
+        ]
     );
 }
 
@@ -132,7 +135,10 @@ fn call_sites_on_one_line_of_main_are_named_after_main() {
     let names = plan.decisions.iter().map(|decision| decision.name.as_str());
     assert_eq!(
         names.collect::<Vec<_>>(),
-        ["main cg.c:80 (cg+0x10)", "main cg.c:80 (cg+0x20)"]
+        [
+            "main cg.c:80 (malloc, 1st of 2)",
+            "main cg.c:80 (malloc, 2nd of 2)"
+        ]
     );
 }
 
