@@ -251,7 +251,7 @@ pub struct Attribution {
     pub totals: Totals,
     /// Groups with at least one access, by cost, descending.
     pub objects: Vec<ObjectGroup>,
-    /// By [`ThreadIndex`].
+    /// By [`ThreadIndex`]; what a thread did that [counts as](crate::counted_as) another one is in that one's.
     pub threads: Vec<ThreadTotals>,
     /// Teams, largest first; joined ones come last.
     pub teams: Vec<Team>,

@@ -7,6 +7,7 @@ use nearpage_recording::{Mark, Thread, ThreadIndex};
 
 use crate::{
     AccessChunks, Input, Operations, Options, code::CodeMap, groups::Groups, lifetimes::Lifetimes,
+    teams::counted_as,
 };
 
 /// What all workers look at.
@@ -15,6 +16,8 @@ pub(crate) struct Context<'a> {
     pub lifetimes: &'a Lifetimes,
     pub code: CodeMap,
     pub threads: &'a [Thread],
+    /// As which thread each one counts, where it is the successor of another ([`counted_as`]).
+    pub counted_as: Vec<ThreadIndex>,
     /// Process of each thread, where it has objects.
     pub process_of_thread: Vec<Option<u32>>,
     /// Node of each CPU.
@@ -54,6 +57,7 @@ impl<'a> Context<'a> {
             lifetimes,
             code: CodeMap::new(&input.tables.mappings, lifetimes),
             threads: &input.tables.threads,
+            counted_as: counted_as(&input.tables.threads),
             process_of_thread: input
                 .tables
                 .threads

@@ -33,7 +33,7 @@ pub(crate) fn first_touches<A: AccessChunks + ?Sized>(
             by_group
                 .entry(range.group)
                 .or_default()
-                .push((page, touch.thread));
+                .push((page, context.counted_as[touch.thread.0 as usize]));
         }
     }
     for touches in by_group.values_mut() {

@@ -75,4 +75,5 @@ pub use ranks::{
 };
 pub use resample::RESAMPLE_SHARE;
 pub use segments::{Segment, find_segments};
+pub use teams::counted_as;
 pub use tiles::RowShare;

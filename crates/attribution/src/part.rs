@@ -204,6 +204,7 @@ impl Part {
             Some(node) => context.node(cpu).map(|mine| mine != node),
             None => None,
         };
+        let thread = context.counted_as[thread.0 as usize];
         let part = &mut self.threads[thread.0 as usize];
         if amount.store {
             &mut part.stores

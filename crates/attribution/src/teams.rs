@@ -6,16 +6,31 @@ use nearpage_recording::{Thread, ThreadIndex};
 
 use crate::Team;
 
-/// Teams of the thread table, largest first, then the main threads joined with each team that they created. Of several
-/// threads with one index in a team (a number used again), the first one counts.
-pub(crate) fn teams(threads: &[Thread]) -> Vec<Team> {
-    let mut members: BTreeMap<(u32, &str), BTreeMap<u32, ThreadIndex>> = BTreeMap::new();
+/// The teams of a process by name, and the first thread with each number in them.
+type Members<'a> = BTreeMap<(u32, &'a str), BTreeMap<u32, ThreadIndex>>;
+
+fn members(threads: &[Thread]) -> Members<'_> {
+    let mut members = Members::new();
     for (index, thread) in threads.iter().enumerate() {
         let team = members.entry((thread.pid, &thread.team)).or_default();
         team.entry(thread.team_index)
             .or_insert(ThreadIndex(index as u32));
     }
-    let mut teams: Vec<Team> = members
+    members
+}
+
+/// As which thread each one counts, by [`ThreadIndex`]: a program that creates its threads anew for every step has, in each place of a team, one
+/// after another, and what they do is one member's work. That member is the first of them.
+pub fn counted_as(threads: &[Thread]) -> Vec<ThreadIndex> {
+    let members = members(threads);
+    let first = |thread: &Thread| members[&(thread.pid, thread.team.as_str())][&thread.team_index];
+    threads.iter().map(first).collect()
+}
+
+/// Teams of the thread table, largest first, then the main threads joined with each team that they created. Of several
+/// threads with one number in a team, the first one stands for all.
+pub(crate) fn teams(threads: &[Thread]) -> Vec<Team> {
+    let mut teams: Vec<Team> = members(threads)
         .into_iter()
         .map(|((pid, name), threads)| Team {
             name: name.to_owned(),

@@ -2,7 +2,7 @@
 
 use nearpage_attribution::{
     AccessChunks, Attribution, Error, Input, ObjectIndex, ObjectName, Operations, Options, Pattern,
-    ReadError, attribute,
+    ReadError, ThreadTotals, attribute,
 };
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::{
@@ -238,6 +238,35 @@ fn objects_patterns_and_totals() {
     assert_eq!(after[1..], [1500.0; 3]);
     assert!(after[0] > 0.0 && after[0] <= 1500.0);
     assert_eq!(found.threads[1].cpus, [(CpuId(1), 3002.0)]);
+}
+
+/// A program may create its threads anew for every step: what those do that have one place in the team, one after
+/// another, is one member's work.
+#[test]
+fn threads_created_anew_for_every_step_are_the_same_team() {
+    const STEPS: u32 = 40;
+    let same = attributed(&run(), &[], &Options::default()).unwrap();
+    let mut tables = tables();
+    for step in 1..STEPS {
+        tables.threads.extend((0..THREADS).map(|number| Thread {
+            tid: 100 * step + number,
+            order: THREADS * step + number,
+            ..thread(number)
+        }));
+    }
+    let mut batches = run();
+    for batch in &mut batches {
+        let times = batch.time_ns.iter();
+        for (thread, time_ns) in batch.thread.iter_mut().zip(times) {
+            thread.0 += THREADS * (time_ns / 50 % u64::from(STEPS)) as u32;
+        }
+    }
+    let anew = attributed_to(&tables, &batches, &[], &Options::default()).unwrap();
+    assert_eq!(anew.objects, same.objects);
+    assert_eq!(anew.teams, same.teams);
+    assert_eq!(anew.threads[..THREADS as usize], same.threads);
+    let of_nobody = |totals: &ThreadTotals| totals.cpus.is_empty();
+    assert!(anew.threads[THREADS as usize..].iter().all(of_nobody));
 }
 
 /// Copies are made of pages.

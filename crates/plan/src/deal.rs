@@ -92,7 +92,10 @@ impl Dealer<'_> {
                     ..place(placement::TILES)
                 }
             }
-            Placement::RoundRobin { team } => return self.place_in_turn(rule, team),
+            Placement::RoundRobin { team } => return self.place_in_turn(rule, team, 0),
+            Placement::ObjectBlocks { objects, team } => {
+                return self.place_in_turn(rule, team, *objects);
+            }
             Placement::Runs(runs) => return self.place_runs(rule, runs),
             Placement::Replicate => {
                 if !self.target.has_copies {
@@ -125,8 +128,9 @@ impl Dealer<'_> {
         Ok(rules.collect())
     }
 
-    /// The objects of a call site, dealt to the threads of a team: a rule for each thread.
-    fn place_in_turn(&mut self, rule: Rule, team: &str) -> Result<Vec<Rule>, Error> {
+    /// The objects of a call site, dealt to the threads of a team in turn or, where it is said of how many objects, in
+    /// shares: a rule for each thread.
+    fn place_in_turn(&mut self, rule: Rule, team: &str, objects: u32) -> Result<Vec<Rule>, Error> {
         if rule.subject != subject::CALL_SITE {
             return Err(Error::NotOfCallSite {
                 rule: self.name.to_owned(),
@@ -136,6 +140,7 @@ impl Dealer<'_> {
         let count = nodes.len() as u32;
         let rules = nodes.into_iter().zip(0..).map(|(node, turn)| Rule {
             turn: [turn, count],
+            objects,
             nodes: self.tables.add_nodes([node]),
             placement: placement::NODE,
             ..rule

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use nearpage_machine::NodeId;
-use nearpage_wire::compact_plan::{NONE, RULE_WEAK, Rule, subject};
+use nearpage_wire::compact_plan::{NONE, RULE_LATER, RULE_WEAK, Rule, share_of_object, subject};
 use nearpage_wire::pieces::{Extent, NodeSet, Pattern, PatternTables, Pieces, Target, part};
 
 use crate::Compact;
@@ -100,6 +100,8 @@ pub struct ProcessRules<'a> {
     groups: Vec<usize>,
     /// Objects so far, by group of rules that number the same ones, and thread.
     orders: HashMap<(usize, u32), u32>,
+    /// The same of all that there are when the process creates its second thread.
+    orders_then: HashMap<(usize, u32), u32>,
     page_bytes: u64,
 }
 
@@ -131,6 +133,7 @@ impl Compact {
             rules,
             groups: rules.iter().enumerate().map(group).collect(),
             orders: HashMap::new(),
+            orders_then: HashMap::new(),
             page_bytes,
         }
     }
@@ -177,6 +180,22 @@ impl Compact {
 }
 
 impl ProcessRules<'_> {
+    /// Counts objects without placing them, in the order in which they are made until the process creates its second thread:
+    /// those that are dealt to threads in shares are dealt anew then, if there are others than the plan has. The first of
+    /// them comes next.
+    pub fn count<'o>(&mut self, objects: impl Iterator<Item = (Origin<'o>, u64)>) {
+        for (origin, size_bytes) in objects {
+            match origin {
+                Origin::Heap(allocation) => self.allocated(subject::HEAP, &allocation, size_bytes),
+                Origin::Mapping(allocation) => {
+                    self.allocated(subject::MAPPING, &allocation, size_bytes)
+                }
+                Origin::Static { .. } | Origin::BrkHeap => None,
+            };
+        }
+        self.orders_then = std::mem::take(&mut self.orders);
+    }
+
     /// Which rule takes an object of the process, and where its pages go; none: no rule does. Objects
     /// come in the order in which they were made.
     pub fn place(
@@ -270,7 +289,27 @@ impl ProcessRules<'_> {
                 winner = winner.or(Some(index));
             }
         }
-        winner
+        winner.map(|winner| self.dealt_anew(winner, allocation.thread, &numbered))
+    }
+
+    /// The rule that has an object at last which a rule took at its allocation.
+    fn dealt_anew(&self, rule: usize, thread: u32, numbered: &[(usize, u32)]) -> usize {
+        let group = self.groups[rule];
+        let number = numbered.iter().find(|(other, _)| *other == group);
+        let Rule {
+            turn,
+            objects,
+            flags,
+            ..
+        } = self.rules[rule];
+        match (number, self.orders_then.get(&(group, thread))) {
+            (Some(&(_, number)), Some(&then))
+                if objects != 0 && flags & RULE_LATER == 0 && number < then =>
+            {
+                rule - turn[0] as usize + share_of_object(number, then, turn[1]) as usize
+            }
+            _ => rule,
+        }
     }
 
     /// Do the rule's frames lead the stack?

@@ -41,8 +41,8 @@ pub struct PageRun {
 }
 
 /// Where an object's pages go. Written in the plan file and on the command line (`--place`) the
-/// same way: `block`, `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`,
-/// `thread:2`, `node:1`, `near:gpu0`, `runs`, `replicate`, `first-touch`; a pattern over another team than the plan's first
+/// same way: `block`, `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `round-robin`, `object-blocks:2000`, `interleave`, `interleave:0,2-3`,
+/// `interleave:0=3,1=1`, `thread:2`, `node:1`, `near:gpu0`, `runs`, `replicate`, `first-touch`; a pattern over another team than the plan's first
 /// says so: `block@worker`, `thread:2@worker`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
@@ -53,6 +53,15 @@ pub enum Placement {
     },
     /// Objects of a call site in the order of their allocation, each as a whole, dealt to the threads of the team in order.
     RoundRobin {
+        /// Name of the team in [`Plan::teams`]; empty: the first one.
+        team: String,
+    },
+    /// Objects of a call site in the order of their allocation, each as a whole: an equal share of them for each thread of
+    /// the team. How many there will be is known when the process creates its second thread; until then there are as many
+    /// as when the plan was made.
+    ObjectBlocks {
+        /// Objects when the plan was made.
+        objects: u32,
         /// Name of the team in [`Plan::teams`]; empty: the first one.
         team: String,
     },

@@ -36,7 +36,7 @@ impl Placement {
         if text.contains('@')
             && !matches!(
                 keyword,
-                "block" | "block-cyclic" | "tiles" | "round-robin" | "thread"
+                "block" | "block-cyclic" | "tiles" | "round-robin" | "object-blocks" | "thread"
             )
         {
             return Err(format!(
@@ -54,6 +54,13 @@ impl Placement {
                 team,
             }),
             ("round-robin", None) => Ok(Self::RoundRobin { team }),
+            ("object-blocks", objects) => match objects.map(str::parse) {
+                Some(Ok(objects)) if objects > 0 => Ok(Self::ObjectBlocks { objects, team }),
+                _ => Err(
+                    "`object-blocks` needs the number of objects that there were, as in `object-blocks:2000`"
+                        .to_owned(),
+                ),
+            },
             ("block-cyclic", Some(size)) => match bytes_of(size)? {
                 0 => Err("a piece of `block-cyclic` has at least one byte".to_owned()),
                 block_bytes => Ok(Self::BlockCyclic { block_bytes, team }),
@@ -74,7 +81,7 @@ impl Placement {
             }
             _ => Err(format!(
                 "`{text}` is not a placement; expected `block`, `block:0-48M/64M`, `block-cyclic:20M`, \
-                 `tiles:2x4/384K`, `round-robin`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `near:gpu0`, `thread:2` or `first-touch`"
+                 `tiles:2x4/384K`, `round-robin`, `object-blocks:2000`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `near:gpu0`, `thread:2` or `first-touch`"
             )),
         }
     }
@@ -88,6 +95,7 @@ impl Placement {
                 | "block-cyclic"
                 | "tiles"
                 | "round-robin"
+                | "object-blocks"
                 | "interleave"
                 | "node"
                 | "near"
@@ -110,6 +118,7 @@ impl Placement {
             | Self::Parts { .. }
             | Self::Tiles { .. }
             | Self::RoundRobin { .. }
+            | Self::ObjectBlocks { .. }
             | Self::Runs(_)
             | Self::Replicate => false,
         }
@@ -123,6 +132,7 @@ impl Placement {
             | Self::Parts { .. }
             | Self::Tiles { .. }
             | Self::RoundRobin { .. }
+            | Self::ObjectBlocks { .. }
             | Self::Whole(Owner::Thread { .. }) => true,
             Self::Runs(runs) => runs
                 .iter()
@@ -143,6 +153,9 @@ impl fmt::Display for Placement {
             Self::Parts { parts, team } => write!(f, "block:{parts}{}", AtTeam(team)),
             Self::Tiles { tiles, team } => write!(f, "tiles:{tiles}{}", AtTeam(team)),
             Self::RoundRobin { team } => write!(f, "round-robin{}", AtTeam(team)),
+            Self::ObjectBlocks { objects, team } => {
+                write!(f, "object-blocks:{objects}{}", AtTeam(team))
+            }
             Self::BlockCyclic { block_bytes, team } => {
                 let size = print_size(*block_bytes);
                 write!(f, "block-cyclic:{size}{}", AtTeam(team))
@@ -445,6 +458,7 @@ pub(crate) mod tests {
         prop_oneof![
             team().prop_map(|team| Placement::Block { team }),
             team().prop_map(|team| Placement::RoundRobin { team }),
+            (1u32.., team()).prop_map(|(objects, team)| Placement::ObjectBlocks { objects, team }),
             (shape::tests::parts(), team())
                 .prop_map(|(parts, team)| Placement::Parts { parts, team }),
             (shape::tests::tiles(), team())

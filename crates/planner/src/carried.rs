@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use nearpage_attribution::ObjectGroup;
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_plan::{
-    Decision, Error, ModuleName, Owner, PageRun, PlacedPages, Placement, Plan, Subject, Target,
-    Team, translate,
+    Decision, Error, Evaluated, ModuleName, Owner, PageRun, PlacedPages, Placement, Plan, Subject,
+    Target, Team, translate,
 };
 use nearpage_recording::{Object, ObjectId, ThreadIndex};
 
@@ -155,6 +155,7 @@ fn on_nodes(
         | Placement::Parts { .. }
         | Placement::Tiles { .. }
         | Placement::RoundRobin { .. }
+        | Placement::ObjectBlocks { .. }
         | Placement::Runs(_) => {}
     }
     let mut runs: Vec<PageRun> = Vec::new();
@@ -224,11 +225,9 @@ fn taken(plan: &Plan, input: &Input, context: &Context) -> Result<HashMap<Object
     }
     let mut found = HashMap::new();
     place_objects(input.tables, input.pid, rules, |number, _, evaluated| {
-        if !is_used[number] {
-            return;
-        }
-        if let Some(decision) = compact.decisions[evaluated.rule] {
-            let pages = evaluated.pages;
+        if let Some(Evaluated { rule, pages, .. }) = evaluated.filter(|_| is_used[number])
+            && let Some(decision) = compact.decisions[rule]
+        {
             found.insert(ObjectId(number as u32), Taken { decision, pages });
         }
     });

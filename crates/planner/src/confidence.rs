@@ -184,7 +184,10 @@ fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bo
     });
     let picks = |one: &&Decision| {
         let by_number = matches!(&one.subject, Subject::CallSite { order: Some(_), .. })
-            || matches!(one.placement, Placement::RoundRobin { .. });
+            || matches!(
+                one.placement,
+                Placement::RoundRobin { .. } | Placement::ObjectBlocks { .. }
+            );
         by_number && !group.uses.is_empty()
     };
     let spots = match about.iter().flatten().any(picks) {

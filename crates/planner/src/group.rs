@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::effect::{Tally, share_near, under_first_touch, under_layout};
 use crate::first_touch::FirstTouches;
 use crate::holder::Layout;
-use crate::instances::{self, InstanceTurns, Instances};
+use crate::instances::{self, DealtInstances, Instances};
 use crate::parameters::{Parameters, Policy};
 use crate::under::{Fate, under};
 use crate::{interleave, object};
@@ -76,8 +76,8 @@ pub(crate) fn decide_group(
     let runs = match instances {
         Instances::OwnToucher => return Vec::new(),
         Instances::Runs(runs) => runs,
-        Instances::RoundRobin(turns) => {
-            let decision = in_turn(context, group, subject, &turns);
+        Instances::Dealt(instances) => {
+            let decision = dealt(context, group, subject, &instances);
             return decision.into_iter().collect();
         }
         Instances::Together => {
@@ -129,11 +129,11 @@ pub(crate) fn decide_group(
 }
 
 /// The decision that deals a call site's objects to the threads of a team; none for what is not of a call site.
-fn in_turn(
+fn dealt(
     context: &Context,
     group: &ObjectGroup,
     subject: &Subject,
-    turns: &InstanceTurns,
+    instances: &DealtInstances,
 ) -> Option<Decision> {
     let Subject::CallSite {
         frames, size_bytes, ..
@@ -145,25 +145,23 @@ fn in_turn(
         frames: frames.clone(),
         size_bytes: *size_bytes,
         order: None,
-        thread: Some(turns.allocator),
+        thread: Some(instances.allocator),
     };
-    let team = turns.team.clone();
+    let use_them = match instances.placement {
+        Placement::ObjectBlocks { .. } => "of which each thread uses an equal share, in order",
+        _ => "which threads use in turn",
+    };
     let rule = format!(
-        "{}, which threads use in turn ({} of their accesses)",
+        "{}, {use_them} ({} of their accesses)",
         several(group.instances, "instance"),
-        percent(turns.share),
+        percent(instances.share),
     );
-    let decision = decided(
-        context,
-        group,
-        subject,
-        Placement::RoundRobin { team },
-        &rule,
-    );
+    let placement = instances.placement.clone();
+    let decision = decided(context, group, subject, placement, &rule);
     Some(Decision {
         effect: Effect {
             local_before: None,
-            local_after: turns.share,
+            local_after: instances.share,
             ..decision.effect
         },
         ..decision

@@ -3,6 +3,7 @@
 use nearpage_machine::NodeId;
 use nearpage_plan::{Owner, Placement, Tiles};
 use nearpage_recording::ThreadIndex;
+use nearpage_wire::compact_plan::share_of_object;
 
 use crate::context::Context;
 use crate::place::Places;
@@ -63,6 +64,13 @@ pub(crate) fn of_instance<'a>(
             let turn = (number as usize).checked_rem(threads.len())?;
             Some(Holder::Thread(threads[turn]))
         }
+        Placement::ObjectBlocks { objects, team } => {
+            let threads = context.team(team)?;
+            let share = share_of_object(number, *objects, threads.len() as u32);
+            threads
+                .get(share as usize)
+                .map(|&thread| Holder::Thread(thread))
+        }
         Placement::Whole(_) => match Layout::new(placement, context, 0)? {
             Layout::Whole(holder) => Some(holder),
             _ => None,
@@ -95,7 +103,7 @@ pub(crate) enum Layout<'a> {
 
 impl<'a> Layout<'a> {
     /// `None` for what is left to first touch, for owners that the recording does not have, and for objects that are dealt
-    /// round-robin, whose place is their number's ([`of_instance`]).
+    /// by their number ([`of_instance`]).
     pub fn new(placement: &Placement, context: &Context<'a>, size_bytes: u64) -> Option<Self> {
         let team = |name: &str| context.team(name).filter(|threads| !threads.is_empty());
         let holder = |owner: &Owner| match owner {
@@ -110,7 +118,9 @@ impl<'a> Layout<'a> {
             }
         };
         match placement {
-            Placement::FirstTouch | Placement::RoundRobin { .. } => None,
+            Placement::FirstTouch
+            | Placement::RoundRobin { .. }
+            | Placement::ObjectBlocks { .. } => None,
             Placement::Replicate => Some(Self::Everywhere),
             Placement::Block { team: name } => Some(Self::Shares {
                 threads: team(name)?,

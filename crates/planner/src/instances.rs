@@ -9,8 +9,9 @@
 use std::collections::BTreeMap;
 
 use nearpage_attribution::{Affinity, Cell, ObjectGroup, find_segments};
-use nearpage_plan::Subject;
+use nearpage_plan::{Placement, Subject};
 use nearpage_recording::{Object, Tables, ThreadIndex};
+use nearpage_wire::compact_plan::share_of_object;
 
 use crate::context::Context;
 use crate::parameters::Parameters;
@@ -24,18 +25,18 @@ pub(crate) enum Instances {
     OwnToucher,
     /// Each has its user.
     Runs(Vec<InstanceRun>),
-    /// Each has its user, and users take turns.
-    RoundRobin(InstanceTurns),
+    /// Each has its user, by a rule about its number.
+    Dealt(DealtInstances),
 }
 
-/// Instances that the threads of a team use in turn, in the order of allocation.
+/// Instances that the threads of a team use in turn, or each an equal share of them, in the order of allocation.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct InstanceTurns {
+pub(crate) struct DealtInstances {
     /// Who allocated them: order of creation in the process.
     pub allocator: u32,
-    /// Their users, as plans name them: empty for the first team.
-    pub team: String,
-    /// Share of their accesses by the thread whose turn it is.
+    /// To whom each is dealt.
+    pub placement: Placement,
+    /// Share of their accesses by the thread that they are dealt to.
     pub share: f64,
 }
 
@@ -145,14 +146,27 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
     let is_only = by_allocator.len() == 1;
     if is_only
         && let Some((&allocator, cells)) = by_allocator.first_key_value()
-        && let Some((team, share)) = in_turn(context, cells, parameters)
+        && let Some((team, share)) = dealt(context, cells, |number, threads| number % threads)
+        && share >= parameters.instance_share_min
     {
-        return Instances::RoundRobin(InstanceTurns {
+        return Instances::Dealt(DealtInstances {
             allocator,
-            team,
+            placement: Placement::RoundRobin { team },
             share,
         });
     }
+    let objects = u32::try_from(group.instances).unwrap_or(u32::MAX);
+    let in_blocks = by_allocator.first_key_value().filter(|_| is_only);
+    let in_blocks = in_blocks.and_then(|(&allocator, cells)| {
+        let (team, share) = dealt(context, cells, |number, threads| {
+            share_of_object(number, objects, threads)
+        })?;
+        Some(DealtInstances {
+            allocator,
+            placement: Placement::ObjectBlocks { objects, team },
+            share,
+        })
+    });
     let mut runs: Vec<InstanceRun> = Vec::new();
     for (allocator, cells) in by_allocator {
         let affinity = Affinity {
@@ -160,38 +174,48 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
             cells,
             ..Affinity::default()
         };
-        let count = u32::try_from(group.instances).unwrap_or(u32::MAX);
         let each = accesses / all.max(f64::MIN_POSITIVE);
         runs.extend(runs_of(
             allocator,
             &affinity,
             each,
-            is_only.then_some(count),
+            is_only.then_some(objects),
         ));
     }
     let by_user: f64 = runs.iter().map(|run| run.accesses * run.share).sum();
     let one_user = runs.iter().all(|run| run.user == runs[0].user);
     match one_user || by_user < parameters.instance_share_min * accesses {
         true => Instances::Together,
-        false => Instances::Runs(runs),
+        false => match in_blocks {
+            // Another run has other numbers of objects, which a rule is right for.
+            Some(dealt) if dealt.share * accesses >= BLOCKS_PART_MIN * by_user => {
+                Instances::Dealt(dealt)
+            }
+            _ => Instances::Runs(runs),
+        },
     }
 }
 
-/// The team whose threads use instances in turn, and the share of their accesses by the thread whose turn it is; none
-/// where no team does. A joined team counts only where no other does.
-fn in_turn(context: &Context, cells: &[Cell], parameters: &Parameters) -> Option<(String, f64)> {
+/// Of the accesses that runs of objects have with their users, so much has to be with those that equal shares give them to.
+const BLOCKS_PART_MIN: f64 = 0.95;
+
+/// The team that instances are dealt to best by a rule, which says whose a number is among so many threads, and the share of
+/// their accesses by the thread that has them. A joined team counts only where no other does as well.
+fn dealt(
+    context: &Context,
+    cells: &[Cell],
+    rule: impl Fn(u32, u32) -> u32,
+) -> Option<(String, f64)> {
     let all: f64 = cells.iter().map(Cell::accesses).sum();
-    let by_turn = |threads: &[ThreadIndex]| {
-        let own = cells
-            .iter()
-            .filter(|cell| threads[cell.page as usize % threads.len()] == cell.thread);
+    let by_rule = |threads: &[ThreadIndex]| {
+        let owner = |number: u32| threads[rule(number, threads.len() as u32) as usize];
+        let own = cells.iter().filter(|cell| owner(cell.page) == cell.thread);
         own.map(Cell::accesses).sum::<f64>() / all.max(f64::MIN_POSITIVE)
     };
     let teams = context.teams().filter(|(_, threads)| threads.len() > 1);
-    let shares = teams.map(|(team, threads)| (team, by_turn(threads)));
+    let shares = teams.map(|(team, threads)| (team, by_rule(threads)));
     shares
-        .filter(|(_, share)| *share >= parameters.instance_share_min)
-        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.len().cmp(&a.0.len())))
         .map(|(team, share)| (team.to_owned(), share))
 }
 

@@ -11,7 +11,7 @@
 //!
 //! The model's error is that of its class of machines, from `benches/accuracy` (docs/explain/accuracy.md) or, once there are
 //! enough, from runs that were measured here. It decides only where it changes the sign: for savings so small that plans with
-//! no more mostly lost.
+//! no more mostly lost. Neither has a plan withdrawn that hardly makes an access slower: it has nothing to lose.
 //!
 //! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
 
@@ -20,10 +20,11 @@ use nearpage_plan::{Decision, Placement, Plan, Start};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::auto::{Model, Times};
-use crate::context::Input;
+use crate::auto::{self, Model, Times};
+use crate::context::{Context, Input};
 use crate::model_error::{MachineClass, ModelError};
 use crate::parameters::Parameters;
+use crate::subject::{decisions_about, subject};
 
 /// Part of the resamples that is between the bounds.
 const LEVEL: f64 = 0.9;
@@ -122,6 +123,9 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     let found = of_samples(plan, input, parameters, &times);
     let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
     let saved = -change(&times.0[1]);
+    if makes_little_slower(plan, input, parameters, &times.0[1]) {
+        return Some(Ok(found));
+    }
     let why = match found.doubt {
         Doubt::None => return Some(Ok(found)),
         Doubt::Samples => format!(
@@ -139,6 +143,42 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
         "everything is left to first touch: the best plan would save {} of the time, but {why}",
         percent(saved)
     )))
+}
+
+/// Of what a plan saves, it may make so much slower for its sign to be beyond doubt: what is uncertain then is how much of the
+/// program's time its objects are.
+const SLOWER_PART_MAX: f64 = 0.2;
+
+/// Does a plan hardly make an access slower, with nothing to weigh against what it saves of a run's times?
+fn makes_little_slower(plan: &Plan, input: &Input, parameters: &Parameters, times: &Times) -> bool {
+    let Ok(timing) = input.machine.timing() else {
+        return false;
+    };
+    if plan.rest().is_some() {
+        return false;
+    }
+    let context = Context::new(input);
+    let mut slower_ns = 0.0;
+    for group in &input.attribution.objects {
+        let own = subject(context.tables, group);
+        let about = decisions_about(plan, &context, group, own.as_ref());
+        match about.as_slice() {
+            [] => {}
+            &[at] => {
+                let about = &plan.decisions[at..=at];
+                slower_ns += auto::slower_ns(
+                    &context,
+                    group,
+                    about,
+                    &timing.latency_ns,
+                    parameters.longer,
+                );
+            }
+            // What several make slower is not known.
+            _ => return false,
+        }
+    }
+    slower_ns <= SLOWER_PART_MAX * (times.first_touch_ns - times.planned_ns)
 }
 
 /// How sure the model is of all accesses of a trace, which cannot be replayed here.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearpage_attribution::Attribution;
+use nearpage_attribution::{Attribution, counted_as};
 use nearpage_machine::{CpuId, CpuList, Machine, NodeId, ThreadPlacement, thread_cpus};
 use nearpage_plan::Layout;
 use nearpage_recording::{Recording, Thread, ThreadIndex, ThreadPinning};
@@ -54,7 +54,7 @@ pub fn recorded_layout<'a>(
 ///
 /// Thread `k` of a team of `T` runs where [`thread_cpus`] puts it; a thread of no team runs where the
 /// first of its process does. A main thread that works beside a team runs as the team's next thread would: two busy threads
-/// on one CPU would take twice as long. With [`ThreadPlacement::None`] a thread stays on the node where it was
+/// on one CPU would take twice as long. A thread that counts as another one runs where that one does. With [`ThreadPlacement::None`] a thread stays on the node where it was
 /// seen most, if the machine has that CPU.
 pub fn thread_nodes(
     attribution: &Attribution,
@@ -101,6 +101,9 @@ pub fn thread_nodes(
                 *slot = node;
             }
         }
+    }
+    for (at, first) in counted_as(threads).into_iter().enumerate() {
+        nodes[at] = nodes[first.0 as usize];
     }
     nodes
 }

@@ -56,6 +56,7 @@ pub use interval::{Doubt, Uncertainty};
 pub use layout::{recorded_layout, thread_nodes};
 pub use model_error::{Change, ErrorSource, MachineClass, ModelError, ModelErrors};
 pub use parameters::{Parameters, Policy, RUNTIME_SCALE};
+pub use placed_objects::place_objects;
 pub use planner::Planner;
 pub use prediction::{ObjectPrediction, Outcome, Prediction, predict};
 pub use quality::{Quality, quality};

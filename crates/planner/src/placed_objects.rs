@@ -11,13 +11,13 @@ pub(crate) fn module_name(module: &Module) -> ModuleName<'_> {
     }
 }
 
-/// Hands out the objects of a process that rules take, with their position in the tables, in order of birth; the heap
-/// that `brk` extends comes last, as it is what is left of it.
-pub(crate) fn place_objects(
+/// Hands out the objects of a process, with their position in the tables, in order of birth, and what the rules make of each,
+/// none where no rule takes it; the heap that `brk` extends comes last, as it is what is left of it.
+pub fn place_objects(
     tables: &Tables,
     pid: u32,
     mut rules: ProcessRules<'_>,
-    mut each: impl FnMut(usize, &Object, Evaluated),
+    mut each: impl FnMut(usize, &Object, Option<Evaluated>),
 ) {
     let frames: Vec<Vec<_>> = tables
         .call_sites
@@ -35,6 +35,28 @@ pub(crate) fn place_objects(
                 .collect()
         })
         .collect();
+    let origin = |object: &Object| {
+        let site = object.call_site.map(|site| &frames[site.0 as usize]);
+        let thread = object.thread;
+        let thread = thread.and_then(|thread| tables.threads.get(thread.0 as usize));
+        let allocation = Allocation {
+            frames: site.map_or(&[], Vec::as_slice),
+            thread: thread.map_or(0, |thread| thread.order),
+        };
+        let module = object
+            .module
+            .and_then(|module| tables.modules.get(module.0 as usize));
+        Some(match (object.kind, module) {
+            (ObjectKind::Heap, _) => Origin::Heap(allocation),
+            (ObjectKind::Mapping, _) => Origin::Mapping(allocation),
+            (ObjectKind::Static, Some(module)) => Origin::Static {
+                module: module_name(module),
+                offset: object.module_offset,
+            },
+            _ if object.is_brk_heap() => Origin::BrkHeap,
+            _ => return None,
+        })
+    };
     let mut objects: Vec<(usize, &Object)> = tables
         .objects
         .iter()
@@ -42,35 +64,23 @@ pub(crate) fn place_objects(
         .filter(|(_, object)| object.pid == pid)
         .collect();
     objects.sort_by_key(|(_, object)| (object.is_brk_heap(), object.born_ns));
+    let second_ns = second_thread_ns(tables, pid);
+    let before = objects.iter().filter(|(_, one)| one.born_ns < second_ns);
+    rules.count(before.filter_map(|(_, one)| Some((origin(one)?, one.size_bytes))));
     for (number, object) in objects {
-        let allocation = || {
-            let site = object.call_site.map(|site| &frames[site.0 as usize]);
-            let thread = object
-                .thread
-                .and_then(|thread| tables.threads.get(thread.0 as usize));
-            Allocation {
-                frames: site.map_or(&[], Vec::as_slice),
-                thread: thread.map_or(0, |thread| thread.order),
-            }
-        };
-        let origin = match object.kind {
-            ObjectKind::Heap => Origin::Heap(allocation()),
-            ObjectKind::Mapping => Origin::Mapping(allocation()),
-            ObjectKind::Static => {
-                let module = object
-                    .module
-                    .and_then(|module| tables.modules.get(module.0 as usize));
-                let Some(module) = module else { continue };
-                Origin::Static {
-                    module: module_name(module),
-                    offset: object.module_offset,
-                }
-            }
-            _ if object.is_brk_heap() => Origin::BrkHeap,
-            _ => continue,
-        };
-        if let Some(evaluated) = rules.place(&origin, object.address, object.size_bytes) {
+        if let Some(origin) = origin(object) {
+            let evaluated = rules.place(&origin, object.address, object.size_bytes);
             each(number, object, evaluated);
         }
     }
+}
+
+/// When a process's second thread came to be; `u64::MAX`: never.
+pub(crate) fn second_thread_ns(tables: &Tables, pid: u32) -> u64 {
+    let ours = tables.threads.iter().filter(|thread| thread.pid == pid);
+    let created = ours.filter(|thread| thread.order > 0);
+    created
+        .map(|thread| thread.born_ns)
+        .min()
+        .unwrap_or(u64::MAX)
 }

@@ -147,7 +147,7 @@ fn instances_decided<'a, C: Count>(
         .filter(|decision| {
             let of_instances = matches!(
                 decision.placement,
-                Placement::Whole(_) | Placement::RoundRobin { .. }
+                Placement::Whole(_) | Placement::RoundRobin { .. } | Placement::ObjectBlocks { .. }
             );
             !of_instances
         })

@@ -1,5 +1,7 @@
-//! Pinning threads to CPUs by what they are: the n-th thread of a team, or the n-th of the process. Their CPUs may be
-//! others once a phase has begun ([`crate::place`]): whoever needs one asks for it by the number of the thread's pin.
+//! Pinning threads to CPUs by what they are: the n-th thread of a team, or the n-th of the process. A thread's number in its
+//! team is the lowest that none of those running has: one that is created in place of another that ended works where that one
+//! did, as the recorder takes it (`recording/src/assemble/threads.rs`). Their CPUs may be others once a phase has begun
+//! ([`crate::place`]): whoever needs one asks for it by the number of the thread's pin.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -11,8 +13,11 @@ use crate::place::order::spread;
 use crate::sys;
 use crate::touch::CpuSet;
 
-/// Start routines whose threads are counted, and threads created but not started yet.
+/// Start routines whose threads are counted, and running threads of one that have a number.
 const TEAMS_MAX: usize = 256;
+const MEMBERS_MAX: usize = 1 << 13;
+/// Threads whose number is known by their order of creation: of one that so many were created after, and that runs on, the
+/// number stays taken.
 const CREATED_MAX: usize = 1 << 13;
 /// Pins whose threads are remembered.
 const HOLDERS_MAX: usize = 1 << 13;
@@ -21,7 +26,8 @@ const HOLDERS_MAX: usize = 1 << 13;
 /// process of no threads.
 pub struct Pins {
     routines: [AtomicUsize; TEAMS_MAX],
-    sizes: [AtomicU32; TEAMS_MAX],
+    /// By routine: a bit for each number that a thread has.
+    taken: [[AtomicU64; MEMBERS_MAX / 64]; TEAMS_MAX],
     /// By creation order: that order plus one in the high half, the index in its team in the low.
     created: [AtomicU64; CREATED_MAX],
     affinity: [AtomicU64; size_of::<CpuSet>() / 8],
@@ -66,6 +72,31 @@ impl Pins {
     /// Numbers a thread in its team; called by its creator, so that the order of creation counts
     /// and not that of starting.
     pub fn created(&self, start_routine: usize, creation_order: u32) -> u32 {
+        let index = self
+            .team(start_routine)
+            .and_then(take_lowest)
+            .unwrap_or(NONE);
+        let entry = (u64::from(creation_order) + 1) << 32 | u64::from(index);
+        self.created[creation_order as usize % CREATED_MAX].store(entry, Relaxed);
+        index
+    }
+
+    /// A thread ended, or did not come to be: the next one may have its number.
+    pub fn ended(&self, start_routine: usize, creation_order: u32) {
+        let created = &self.created[creation_order as usize % CREATED_MAX];
+        let entry = created.load(Relaxed);
+        let index = entry as u32;
+        if entry >> 32 == u64::from(creation_order) + 1
+            && created.compare_exchange(entry, 0, Relaxed, Relaxed).is_ok()
+            && index != NONE
+            && let Some(taken) = self.team(start_routine)
+        {
+            taken[index as usize / 64].fetch_and(!(1 << (index % 64)), Relaxed);
+        }
+    }
+
+    /// The numbers that threads of a start routine have; none: there are too many routines.
+    fn team(&self, start_routine: usize) -> Option<&[AtomicU64; MEMBERS_MAX / 64]> {
         let start = spread(start_routine as u64);
         let slot = (0..TEAMS_MAX)
             .map(|probe| (start + probe) % TEAMS_MAX)
@@ -76,11 +107,8 @@ impl Pins {
                         .compare_exchange(0, start_routine, Relaxed, Relaxed)
                         .is_ok()
                     || routine.load(Relaxed) == start_routine
-            });
-        let index = slot.map_or(NONE, |slot| self.sizes[slot].fetch_add(1, Relaxed));
-        let entry = (u64::from(creation_order) + 1) << 32 | u64::from(index);
-        self.created[creation_order as usize % CREATED_MAX].store(entry, Relaxed);
-        index
+            })?;
+        Some(&self.taken[slot])
     }
 
     /// The index of a thread in its team, whether or not its creator was seen.
@@ -236,9 +264,11 @@ impl Pins {
         }
         self.unpin(pins);
         self.main_pin.store(0, Relaxed);
-        self.sizes.iter().for_each(|size| size.store(0, Relaxed));
-        self.created
-            .iter()
+        // Only what was used: the child would copy pages for nothing.
+        let teams = self.routines.iter().zip(&self.taken);
+        let used = teams.filter(|(routine, _)| routine.load(Relaxed) != 0);
+        used.flat_map(|(_, taken)| taken)
+            .chain(&self.created)
             .filter(|entry| entry.load(Relaxed) != 0)
             .for_each(|entry| entry.store(0, Relaxed));
         let holders = self.holders.iter().take(pins.len());
@@ -246,6 +276,22 @@ impl Pins {
         self.pinned.store(0, Relaxed);
         self.failed.store(0, Relaxed);
     }
+}
+
+/// Takes the lowest number whose bit is clear; none: all are taken.
+fn take_lowest(taken: &[AtomicU64; MEMBERS_MAX / 64]) -> Option<u32> {
+    for (first, word) in (0..).step_by(64).zip(taken) {
+        loop {
+            let free = word.load(Relaxed).trailing_ones();
+            if free == 64 {
+                break;
+            }
+            if word.fetch_or(1 << free, Relaxed) >> free & 1 == 0 {
+                return Some(first + free);
+            }
+        }
+    }
+    None
 }
 
 /// The CPU of a set of one.
@@ -287,6 +333,13 @@ mod tests {
         );
         // Created unseen.
         assert_eq!([pins.index(10, 3), pins.index(10, 3)], [2, 2]);
+        // In place of one that ended, and of one that did not come to be.
+        pins.ended(10, 0);
+        pins.ended(10, 0);
+        pins.ended(10, 9999);
+        assert_eq!([pins.created(10, 4), pins.created(10, 5)], [0, 3]);
+        pins.ended(10, 5);
+        assert_eq!([pins.created(20, 6), pins.created(10, 7)], [1, 3]);
         let elsewhere = Pin {
             module: NONE,
             index: 0,
@@ -300,6 +353,48 @@ mod tests {
             pins.created(routine + 1, 5);
         }
         assert_eq!(pins.created(9999, 6), NONE, "one routine too many");
+    }
+
+    #[test]
+    fn of_too_many_threads_those_beyond_have_no_number() {
+        let pins = zeroed::<Pins>().unwrap();
+        for order in 0..MEMBERS_MAX as u32 {
+            assert_eq!(pins.created(10, order), order);
+        }
+        assert_eq!(pins.created(10, MEMBERS_MAX as u32), NONE);
+        pins.ended(10, 77);
+        assert_eq!(pins.created(10, MEMBERS_MAX as u32 + 1), 77);
+        // It runs on, but nobody knows its number any more.
+        pins.ended(10, 1);
+        assert_eq!(pins.created(10, MEMBERS_MAX as u32 + 2), NONE);
+    }
+
+    #[test]
+    fn numbers_taken_at_once_are_all_different() {
+        let pins = zeroed::<Pins>().unwrap();
+        let taken = std::sync::Mutex::new(std::collections::BTreeSet::new());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let taken = &taken;
+                scope.spawn(move || {
+                    for round in 0..500 {
+                        let order = thread + 4 * round;
+                        let index = pins.created(10, order);
+                        assert!(taken.lock().unwrap().insert(index), "{index} is another's");
+                        assert!(index < 8, "{index}: at most two of each thread are taken");
+                        if round % 2 == 1 {
+                            for order in [order - 4, order] {
+                                let entry =
+                                    pins.created[order as usize % CREATED_MAX].load(Relaxed);
+                                taken.lock().unwrap().remove(&(entry as u32));
+                                pins.ended(10, order);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(pins.created(10, 2000), 0, "all are free");
     }
 
     #[test]

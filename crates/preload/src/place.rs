@@ -222,6 +222,16 @@ pub fn thread_started(start_routine: usize, creation_order: u32, tid: u32) {
     }
 }
 
+/// A thread ended, or did not come to be.
+pub fn thread_ended(start_routine: usize, creation_order: u32) {
+    if let Some(state) = state()
+        && start_routine != 0
+        && !state.pin_rules.is_empty()
+    {
+        state.pins.ended(start_routine, creation_order);
+    }
+}
+
 /// This process was forked just now: it counts for itself from here, and is not pinned.
 pub fn forked_child() {
     let Some(state) = state() else { return };
@@ -384,7 +394,11 @@ impl State {
         let in_phases = self.recognised(origin, size_bytes, frames);
         match (self.newest(&in_phases), in_section) {
             (Some((phase, index)), _) => _ = self.place(&phase.list, index, object),
-            (None, Some(index)) => _ = self.place(&self.section, index, object),
+            (None, Some(index)) => {
+                if self.place(&self.section, index, object) {
+                    self.await_count(index, object);
+                }
+            }
             (None, None) => {}
         }
         self.await_phases(&in_phases, object);

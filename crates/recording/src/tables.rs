@@ -129,7 +129,8 @@ pub struct Thread {
     pub start: Option<(ModuleId, u64)>,
     /// Symbol of the start routine; empty where unknown.
     pub start_function: String,
-    /// Number among the threads with this start routine; the main thread is 0 of its OpenMP team.
+    /// Number among the threads with this start routine, the lowest that none of those running has: a program that creates
+    /// its threads anew for every step uses the same few again. The main thread is 0 of its OpenMP team.
     pub team_index: u32,
     /// Name of the team: `openmp`, the start function's name, or `main`.
     pub team: String,

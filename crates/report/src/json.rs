@@ -14,7 +14,11 @@ use serde::Serialize;
 
 use self::pages::{PageForm, add_use, pages};
 use self::rounded::{rounded, whole_parts};
-use crate::{Content, GroupBy, Locate, name::hot_frame, trace::TraceForm};
+use crate::{
+    Content, GroupBy, Locate,
+    name::{created, hot_frame},
+    trace::TraceForm,
+};
 
 /// What `report --json` prints: every object, thread and hot instruction.
 #[derive(Serialize, JsonSchema)]
@@ -228,7 +232,10 @@ struct Thread<'a> {
     tid: u32,
     /// The kernel's name.
     name: &'a str,
-    /// Its accesses.
+    /// Threads that the program created in its place one after another, itself the first; left out where it is the only one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<u32>,
+    /// Its accesses, and those of the threads in its place.
     accesses: u64,
     /// Of these, to another node's memory.
     remote: u64,
@@ -314,22 +321,27 @@ pub fn json(content: &Content, rows: usize, by: GroupBy, locate: &mut impl Locat
 
 fn threads<'a>(attribution: &Attribution, tables: &'a Tables) -> Vec<Thread<'a>> {
     let threads = attribution.threads.iter().zip(&tables.threads);
-    let thread = |(totals, thread): (&ThreadTotals, &'a nearpage_recording::Thread)| {
-        let parts: Vec<f64> = totals.cpus.iter().map(|&(_, count)| count).collect();
-        let cpus = totals.cpus.iter().map(|&(cpu, _)| cpu.0);
-        let accesses = parts.iter().sum::<f64>().round() as u64;
-        let known = totals.loads.node_known + totals.stores.node_known;
-        Thread {
-            tid: thread.tid,
-            name: &thread.name,
-            accesses,
-            remote: ((totals.loads.remote + totals.stores.remote).round() as u64).min(accesses),
-            node_known: (known.round() as u64).min(accesses),
-            cost_ns: totals.loads.cost_ns + totals.stores.cost_ns,
-            remote_cost_ns: totals.loads.remote_cost_ns + totals.stores.remote_cost_ns,
-            cpus: cpus.zip(rounded(&parts)).collect(),
-        }
-    };
+    let threads = threads
+        .zip(created(&tables.threads))
+        .filter(|(_, created)| *created > 0);
+    let thread =
+        |((totals, thread), created): ((&ThreadTotals, &'a nearpage_recording::Thread), u32)| {
+            let parts: Vec<f64> = totals.cpus.iter().map(|&(_, count)| count).collect();
+            let cpus = totals.cpus.iter().map(|&(cpu, _)| cpu.0);
+            let accesses = parts.iter().sum::<f64>().round() as u64;
+            let known = totals.loads.node_known + totals.stores.node_known;
+            Thread {
+                tid: thread.tid,
+                name: &thread.name,
+                created: Some(created).filter(|&created| created > 1),
+                accesses,
+                remote: ((totals.loads.remote + totals.stores.remote).round() as u64).min(accesses),
+                node_known: (known.round() as u64).min(accesses),
+                cost_ns: totals.loads.cost_ns + totals.stores.cost_ns,
+                remote_cost_ns: totals.loads.remote_cost_ns + totals.stores.remote_cost_ns,
+                cpus: cpus.zip(rounded(&parts)).collect(),
+            }
+        };
     threads.map(thread).collect()
 }
 

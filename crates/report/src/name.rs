@@ -1,6 +1,7 @@
 //! What instructions and patterns are called.
 
-use nearpage_attribution::Pattern;
+use nearpage_attribution::{Pattern, counted_as};
+use nearpage_machine::several;
 use nearpage_recording::{Frame, ModuleId, Thread};
 
 use nearpage_amount::bytes;
@@ -97,6 +98,25 @@ pub fn pattern_words(
         Pattern::Shared => "all threads everywhere".to_owned(),
         Pattern::ReadShared => "all threads everywhere, read-only".to_owned(),
         Pattern::Mixed => "parts belong to threads, by no rule".to_owned(),
+    }
+}
+
+/// Threads that [count as](counted_as) each one, with itself, by number of the thread; 0 for one that counts as another.
+pub(crate) fn created(threads: &[Thread]) -> Vec<u32> {
+    let mut created = vec![0; threads.len()];
+    for first in counted_as(threads) {
+        created[first.0 as usize] += 1;
+    }
+    created
+}
+
+/// So many threads of those there were, and how many were created for them where it was more.
+pub(crate) fn threads_at_work(working: usize, created: &[u32]) -> String {
+    let count = created.iter().filter(|&&count| count > 0).count();
+    let threads = format!("{working} of {}", several(count as u64, "thread"));
+    match created.len() > count {
+        true => format!("{threads} (created {} times)", created.len()),
+        false => threads,
     }
 }
 

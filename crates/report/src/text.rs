@@ -13,7 +13,7 @@ use crate::{
     Content, Locate,
     emphasis::{HEADING, alarm, painted},
     matrix::matrix,
-    name::{hot_frame, pattern_words, thread_name},
+    name::{created, hot_frame, pattern_words, thread_name, threads_at_work},
     printable::printable,
     table::{Column, lines, wrap, wrapped},
 };
@@ -294,10 +294,7 @@ impl Page<'_> {
             .count();
         let first = [
             accesses(totals.accesses, counts.accesses),
-            format!(
-                "{working} of {}",
-                several(tables.threads.len() as u64, "thread")
-            ),
+            threads_at_work(working, &created(&tables.threads)),
             format!("source {}", source.as_str()),
             format!("{} lost", several(counts.lost, "sample")),
             format!("{} undecoded", counts.undecoded),
@@ -565,6 +562,7 @@ impl Page<'_> {
         let rows: Vec<Shown> = order.iter().map(|&row| all[row]).collect();
         let mut columns = self.columns(&all, &rows);
         let thread = |row: usize| tables.threads.get(row);
+        let created = created(&tables.threads);
         let tid = order.iter().map(|&row| {
             thread(row).map_or_else(|| "?".to_owned(), |thread| thread.tid.to_string())
         });
@@ -577,7 +575,14 @@ impl Page<'_> {
             .iter()
             .map(|&row| {
                 let name = thread(row).map_or(String::new(), thread_name);
-                format!("{name}, CPU {}", cpus(&attribution.threads[row].cpus))
+                let successors = match created.get(row) {
+                    Some(&count) if count > 1 => format!(", {count} one after another"),
+                    _ => String::new(),
+                };
+                format!(
+                    "{name}{successors}, CPU {}",
+                    cpus(&attribution.threads[row].cpus)
+                )
             })
             .collect();
         let (heading, lines) = lines(columns, "thread", &names, self.options.width);

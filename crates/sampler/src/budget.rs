@@ -13,6 +13,9 @@
 //! - The rate never falls below what tells in a fifth of the phase's length so far whether more
 //!   threads are busy now.
 //! - What no phase has a claim to is spread evenly over the time up to `EVEN_NS`.
+//! - [`FLOOR_SHARE`] of the program's time is kept for samples that go on whatever has been spent: on a busy machine
+//!   everything takes longer than planned, and a last part of a run with a handful of samples, each of which stands for
+//!   thousands, hides what all others say.
 //!
 //! From then on samples come at the steady rate, and a new phase gets what the steady rate has left
 //! of the share.
@@ -33,8 +36,10 @@ const PLANNED: f64 = 0.95;
 /// The part that is kept for the recorder's rounds at most.
 const ROUNDS_PART: f64 = 0.05;
 
-/// The part of what is left that no phase gets, so that samples never cease.
-const KEPT: f64 = 0.04;
+/// The share of the program's time that samples take whatever was spent, so that they never cease; and the part of it that
+/// no phase gets. The other part comes from what is not planned with.
+const FLOOR_SHARE: f64 = 0.000_6;
+const FLOOR_KEPT: f64 = 0.5;
 /// Samples that a phase is to have: more, and the later phases gain more from them.
 const SAMPLES_WANTED: f64 = 5_000.0;
 /// Least and greatest part of what is left that a phase of several threads gets.
@@ -137,7 +142,8 @@ impl Budget {
         let running = progress.running.max(1.0);
         let passed_ns = (program_ns - self.program_ns).max(0.0);
         self.program_ns = program_ns;
-        let left_ns = limit_ns(program_ns) - spent_ns - rounds_ns(progress);
+        let kept_ns = FLOOR_KEPT * FLOOR_SHARE * (EVEN_NS - program_ns).max(0.0);
+        let left_ns = limit_ns(program_ns) - spent_ns - rounds_ns(progress) - kept_ns;
         let phase = self.phase(progress, left_ns, passed_ns / running);
 
         let phase_ns =
@@ -155,7 +161,8 @@ impl Budget {
         let rate_hz = rate_hz.max(telling_hz.min(self.steady_hz));
         let grown_ns = left_ns + SHARE * running * ahead_ns * f64::from(program_ns >= EVEN_NS);
         let at_once_hz = AT_ONCE * grown_ns * 1e9 / (sample_ns * self.cpus * ahead_ns);
-        rate_hz.min(at_once_hz).clamp(0.0, self.most_hz)
+        let floor_hz = FLOOR_SHARE * 1e9 / sample_ns;
+        rate_hz.min(at_once_hz).max(floor_hz).min(self.most_hz)
     }
 
     /// The present phase, which is a new one where one begins.
@@ -170,7 +177,7 @@ impl Budget {
         }
         self.marked = false;
         let threads = progress.threads.max(1.0);
-        let there_ns = (1.0 - KEPT) * left_ns.clamp(0.0, FIXED_NS);
+        let there_ns = left_ns.clamp(0.0, FIXED_NS);
         let wanted = SAMPLES_WANTED * progress.sample_ns / there_ns.max(1.0);
         let part = match threads < SEVERAL {
             true => (wanted / 2.0).clamp(SERIAL_PART[0], SERIAL_PART[1]),
@@ -329,6 +336,18 @@ mod tests {
         };
         assert!(at(0.4) > 2.0 * at(0.8) && at(0.8) > at(2.0));
         assert!(run.rates_hz.iter().all(|rate| *rate > 10.0));
+    }
+
+    /// What other processes take from the recorder's caches and time, nothing foresaw: more is spent than there is.
+    #[test]
+    fn samples_go_on_when_more_was_spent_than_planned() {
+        let mut budget = Budget::new(300.0, 5_300.0, 2);
+        let mut progress = beginning(2.0);
+        budget.rate_hz(&progress);
+        (progress.program_ns, progress.spent_ns) = (6e9, 85e6);
+        let rate_hz = budget.rate_hz(&progress);
+        assert_eq!(rate_hz, FLOOR_SHARE * 1e9 / progress.sample_ns);
+        assert!(rate_hz > 40.0, "{rate_hz}");
     }
 
     /// So many threads, of which nothing was seen yet.

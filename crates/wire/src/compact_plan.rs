@@ -4,7 +4,7 @@
 //! offsets, and size units into bytes, so that the library only compares numbers. The file is
 //! written once, read-only, and mapped by every process of the run.
 //!
-//! # Layout (version 8), little-endian, every table 8-byte aligned
+//! # Layout (version 9), little-endian, every table 8-byte aligned
 //! [`Header`], then the tables it points to, each an array of one `repr(C)` struct of this module
 //! whose fields are stored in order. Offsets are from the start of the file.
 //!
@@ -15,7 +15,7 @@
 //! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
 
 /// First eight bytes; the last is the version.
-pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x08";
+pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x09";
 /// "No index", "any" in 32-bit fields.
 pub const NONE: u32 = u32::MAX;
 
@@ -231,21 +231,43 @@ pub struct Rule {
     pub turn: [u32; 2],
     /// TILES: tiles in a row; `nodes` has a multiple of them.
     pub columns: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// CALL_SITE: not 0: `turn` is a share of the numbers instead, of which there were so many when the plan was made. All
+    /// rules of one decision follow each other in order of their shares. Where there are others when the process creates its
+    /// second thread, the objects are dealt anew. Since version 9.
+    pub objects: u32,
+}
+
+/// The share that has an object's number, of `shares` equal ones of `objects` objects; the last one has what is beyond.
+pub const fn share_of_object(number: u32, objects: u32, shares: u32) -> u32 {
+    if objects == 0 || shares == 0 {
+        return 0;
+    }
+    // By the ends of shares as arrays have them: share k begins with number k * objects / shares.
+    let (number, objects, shares) = (number as u64, objects as u64, shares as u64);
+    let share = ((number + 1) * shares - 1) / objects;
+    let last = shares - 1;
+    if share < last {
+        share as u32
+    } else {
+        last as u32
+    }
 }
 
 impl Rule {
     /// Does it take some of the objects of its call site alone, by their numbers?
     pub fn is_numbered(&self) -> bool {
-        self.order != [0, NONE] || self.turn != [0, 1]
+        self.order != [0, NONE] || self.turn != [0, 1] || self.objects != 0
     }
 
     /// Does it take the object of this number?
     pub fn takes_number(&self, number: u32) -> bool {
         let [first, last] = self.order;
         let [turn, count] = self.turn;
-        (first..=last).contains(&number) && number.checked_rem(count) == Some(turn)
+        let own = match self.objects {
+            0 => number.checked_rem(count),
+            objects => Some(share_of_object(number, objects, count)),
+        };
+        (first..=last).contains(&number) && own == Some(turn)
     }
 }
 
@@ -301,4 +323,28 @@ pub struct Pin {
     pub cpu: u32,
     /// Zero.
     pub reserved: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share_of_object;
+
+    /// As an array of as many elements is divided: share k begins with number k * objects / shares.
+    #[test]
+    fn objects_are_divided_as_arrays_are() {
+        for shares in 1..9 {
+            for objects in 1..60 {
+                for number in 0..objects {
+                    let share = share_of_object(number, objects, shares);
+                    let begin = |share: u32| share * objects / shares;
+                    assert!(share < shares);
+                    assert!((begin(share)..begin(share + 1)).contains(&number));
+                }
+                assert_eq!(share_of_object(objects, objects, shares), shares - 1);
+                assert_eq!(share_of_object(u32::MAX, objects, shares), shares - 1);
+            }
+        }
+        assert_eq!(share_of_object(7, 0, 3), 0);
+        assert_eq!(share_of_object(7, 3, 0), 0);
+    }
 }

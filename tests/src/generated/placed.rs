@@ -6,11 +6,10 @@ use std::ffi::OsStr;
 
 use nearpage_machine::{CpuId, Machine, NodeId, ThreadPlacement, thread_cpus};
 use nearpage_plan::{
-    Allocation, Compact, Error, ModuleName, Origin, PlacedPages, Plan, ProgramImage, SearchPaths,
-    Target, translate,
+    Compact, Error, ModuleName, PlacedPages, Plan, ProgramImage, SearchPaths, Target, translate,
 };
-use nearpage_recording::{Module, Object, ObjectKind, Recording, Tables};
-use nearpage_wire::is_runtime_module;
+use nearpage_planner::place_objects;
+use nearpage_recording::{Recording, Tables};
 
 /// An object, and what is decided about it.
 struct PlacedObject {
@@ -69,13 +68,6 @@ fn compact(
     translate(std::slice::from_ref(plan), &[], &target, &[image])
 }
 
-fn module_name(module: &Module) -> ModuleName<'_> {
-    ModuleName {
-        build_id: &module.build_id,
-        file_name: module.file_name(),
-    }
-}
-
 impl Placed {
     /// Applies a plan to the objects of a recording of `program`.
     ///
@@ -94,66 +86,28 @@ impl Placed {
             build_id: &plan.program.build_id,
             file_name: &plan.program.executable,
         };
-        let mut rules = compact.process(executable, None, machine.page_bytes);
-        let frames: Vec<Vec<_>> = tables
-            .call_sites
-            .iter()
-            .map(|site| {
-                let physical = site.frames.iter().filter(|frame| !frame.inlined);
-                let named = physical.map(|frame| {
-                    let module = tables.modules.get(frame.module?.0 as usize)?;
-                    Some((module_name(module), frame.offset))
-                });
-                let is_runtime = |frame: &Option<(ModuleName<'_>, u64)>| {
-                    frame.is_some_and(|(name, _)| is_runtime_module(name.file_name.as_bytes()))
-                };
-                named.filter(|frame| !is_runtime(frame)).collect()
-            })
-            .collect();
         let mut placed = Self {
             objects: BTreeMap::new(),
             rest: compact.rest(executable, None).unwrap_or_default(),
             page_bytes: machine.page_bytes,
         };
-        let mut objects: Vec<&Object> = tables.objects.iter().collect();
-        objects.sort_by_key(|object| (object.is_brk_heap(), object.born_ns));
-        for object in objects {
-            let site = object.call_site.map(|site| &frames[site.0 as usize]);
-            let thread = object
-                .thread
-                .and_then(|thread| tables.threads.get(thread.0 as usize));
-            let allocation = Allocation {
-                frames: site.map_or(&[], Vec::as_slice),
-                thread: thread.map_or(0, |thread| thread.order),
-            };
-            let module = object
-                .module
-                .and_then(|module| tables.modules.get(module.0 as usize));
-            let origin = match (object.kind, module) {
-                (ObjectKind::Heap, _) => Origin::Heap(allocation),
-                (ObjectKind::Mapping, _) => Origin::Mapping(allocation),
-                (ObjectKind::Static, Some(module)) => Origin::Static {
-                    module: module_name(module),
-                    offset: object.module_offset,
-                },
-                _ if object.is_brk_heap() => Origin::BrkHeap,
-                _ => continue,
-            };
-            let found = rules.place(&origin, object.address, object.size_bytes);
-            let decision = found.as_ref().and_then(|one| compact.decisions[one.rule]);
-            if object.is_brk_heap() && decision.is_none() {
-                continue;
-            }
-            let pages = found.map_or(Vec::new(), |one| one.pages);
-            let end = object.address + object.size_bytes;
-            placed.add(
-                object.address,
-                PlacedObject {
-                    end,
+        let mut pids: Vec<u32> = tables.objects.iter().map(|object| object.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        for pid in pids {
+            let rules = compact.process(executable, None, machine.page_bytes);
+            place_objects(tables, pid, rules, |_, object, found| {
+                let decision = found.as_ref().and_then(|one| compact.decisions[one.rule]);
+                if object.is_brk_heap() && decision.is_none() {
+                    return;
+                }
+                let placed_object = PlacedObject {
+                    end: object.address + object.size_bytes,
                     decision,
-                    pages,
-                },
-            );
+                    pages: found.map_or(Vec::new(), |one| one.pages),
+                };
+                placed.add(object.address, placed_object);
+            });
         }
         Ok(placed)
     }

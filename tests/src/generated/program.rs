@@ -40,13 +40,15 @@ pub enum Style {
     OpenMpRegions,
     /// The main thread creates all of the team, and waits.
     Workers,
+    /// The same for every pass anew.
+    WorkersAnew,
     /// The main thread is the first of the team, and creates the others.
     MainAndWorkers,
 }
 
 impl Style {
-    /// All of them.
-    pub const ALL: [Self; 4] = [
+    /// Those that are drawn; of [`Self::Workers`] half become [`Self::WorkersAnew`].
+    pub const DRAWN: [Self; 4] = [
         Self::OpenMp,
         Self::OpenMpRegions,
         Self::Workers,
@@ -55,7 +57,7 @@ impl Style {
 
     /// Is the main thread the first of the team?
     pub fn main_is_worker(self) -> bool {
-        !matches!(self, Self::Workers)
+        !matches!(self, Self::Workers | Self::WorkersAnew)
     }
 
     /// Is this OpenMP's?

@@ -354,6 +354,16 @@ fn preparation(program: &Program) -> String {
     text + "    WAIT_FOR_TEAM\n}\n"
 }
 
+/// Creates the team's threads from `first` on, does the main thread's own part, and waits for them.
+fn create_and_join(first: u64, own: &str) -> String {
+    format!(
+        "    for (size_t i = {first}; i < team; i++)\n        \
+         if (pthread_create(&threads[i], 0, worker, (void *)i))\n            \
+         die(\"cannot create a thread\");\n{own}    \
+         for (size_t i = {first}; i < team; i++)\n        pthread_join(threads[i], 0);\n"
+    )
+}
+
 /// Threads and the main function.
 fn threads(program: &Program) -> String {
     let names: Vec<&str> = program
@@ -368,6 +378,8 @@ fn threads(program: &Program) -> String {
         work += &format!("        use_{name}(me, pass);\n        WAIT_FOR_TEAM\n");
     }
     work += "    }\n}\n";
+    let team_begins = "    pthread_t *threads = checked(calloc(team, sizeof *threads));\n    \
+                       pthread_barrier_init(&barrier, 0, team);\n";
     let region = "#pragma omp parallel num_threads(team)\n";
     let run = match program.style {
         Style::OpenMp => format!("{region}    work(omp_get_thread_num());\n"),
@@ -379,20 +391,24 @@ fn threads(program: &Program) -> String {
             }
             run + "    }\n"
         }
+        Style::WorkersAnew => {
+            work = "\nstatic size_t step;\n\nstatic void *worker(void *number) {\n    \
+                    size_t me = (size_t)number, pass = step;\n    if (pass == 0)\n        prepare_own(me);\n"
+                .to_owned();
+            for name in &names {
+                work += &format!("    use_{name}(me, pass);\n    WAIT_FOR_TEAM\n");
+            }
+            work += "    return 0;\n}\n";
+            let team = create_and_join(0, "");
+            format!("{team_begins}    for (; step < passes; step++) {{\n{team}    }}\n")
+        }
         Style::Workers | Style::MainAndWorkers => {
             work += "\nstatic void *worker(void *number) {\n    work((size_t)number);\n    return 0;\n}\n";
             let (first, own) = match program.style {
                 Style::Workers => (0, ""),
                 _ => (1, "    work(0);\n"),
             };
-            format!(
-                "    pthread_t *threads = checked(calloc(team, sizeof *threads));\n    \
-                 pthread_barrier_init(&barrier, 0, team);\n    \
-                 for (size_t i = {first}; i < team; i++)\n        \
-                 if (pthread_create(&threads[i], 0, worker, (void *)i))\n            \
-                 die(\"cannot create a thread\");\n{own}    \
-                 for (size_t i = {first}; i < team; i++)\n        pthread_join(threads[i], 0);\n"
-            )
+            team_begins.to_owned() + &create_and_join(first, own)
         }
     };
     let Program { team, passes, .. } = program;

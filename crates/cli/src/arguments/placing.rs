@@ -83,6 +83,7 @@ pub struct Run {
     /// `block:0-48M/64M` (shares of a part of an object of 64M, or of several, and in proportion of an object of another size),
     /// `block-cyclic:SIZE`, `tiles:2x4/384K` (rows of 384K: two shares of the rows, four columns; another team has another grid),
     /// `round-robin` (the objects of a `function:` to threads in turn, in the order of allocation),
+    /// `object-blocks:2000` (of those objects, planned to be so many, a share for each thread),
     /// `interleave[:NODES]` (nodes as numactl writes them, or weighted as `0=3,1=1`), `node:N`,
     /// `near:DEVICE` (the node next to `gpu0`, `nic0` or `nvme0`, as `nearpage machine` lists them),
     /// `thread:K`, `first-touch`. The first rule that fits wins; rules come before the plan.

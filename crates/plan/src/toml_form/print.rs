@@ -13,7 +13,7 @@ impl Plan {
     pub fn to_toml(&self) -> String {
         let mut text = format!(
             "# A nearpage plan: where the pages of each object go. The first [[object]] that fits wins.\n\
-             # placement: block, block-cyclic:20M, round-robin, interleave, interleave:0,2-3, interleave:0=3,1=1,\n\
+             # placement: block, block-cyclic:20M, round-robin, object-blocks:2000, interleave, interleave:0,2-3, interleave:0=3,1=1,\n\
              #   thread:2, node:1, runs, replicate, first-touch; block@TEAM for another team than the first,\n\
              #   block@main+TEAM for the main thread and the team.\n\
              version = {VERSION}\n"

@@ -20,9 +20,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use nearpage_machine::{CpuId, Machine, ThreadPlacement, preset, thread_cpus};
 use nearpage_plan::{
-    CallSiteFrame, Compact, Decision, Effect, Error, Later, Mechanism, Pinning, PlaceRule,
-    Placement, Plan, Program, ProgramImage, Start, Subject, Target, Team, resolve_command,
-    translate,
+    Allocation, CallSiteFrame, Compact, Decision, Effect, Error, Later, Mechanism, ModuleName,
+    Origin, Pinning, PlaceRule, Placement, Plan, Program, ProgramImage, Start, Subject, Target,
+    Team, resolve_command, translate,
 };
 use nearpage_wire::compact_plan::RULE_LATER;
 
@@ -625,6 +625,55 @@ fn objects_of_a_call_site_go_round_the_threads_of_any_team() {
         }
     }
     let error = by_hand("heap>=1M=round-robin", &[], 4)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("call site"), "{error}");
+}
+
+#[test]
+fn objects_of_a_call_site_are_dealt_in_shares_of_as_many_as_there_are() {
+    let compiled = Compiled::new();
+    let image = compiled.image("prog", &[]);
+    let told = compiled.told("prog");
+    let site = call_site(&image, told["first"], 38, 2 * PAGE);
+    let plan = plan_for(&image, vec![(site, "object-blocks:6")]);
+    let machine = machine();
+    let compact = translate(
+        std::slice::from_ref(&plan),
+        &[],
+        &target(&machine, 3),
+        std::slice::from_ref(&image),
+    )
+    .expect("a call site's objects");
+    let module = ModuleName {
+        build_id: &image.build_id,
+        file_name: "prog",
+    };
+    let frames = [Some((module, told["first"]))];
+    let object = || {
+        Origin::Heap(Allocation {
+            frames: &frames,
+            thread: 0,
+        })
+    };
+    let homes = |before_the_second_thread: u64, all: u64| -> Vec<u16> {
+        let mut rules = compact.process(module, None, PAGE);
+        rules.count((0..before_the_second_thread).map(|_| (object(), 2 * PAGE)));
+        let place = |number: u64| {
+            let found = rules.place(&object(), number * 2 * PAGE, 2 * PAGE);
+            let found = found.expect("it is of the call site");
+            let node = found.pages[0].node(number * 2 * PAGE, PAGE);
+            node.expect("a node").0
+        };
+        (0..all).map(place).collect()
+    };
+    assert_eq!(homes(6, 6), [0, 0, 1, 1, 2, 2]);
+    assert_eq!(homes(9, 9), [0, 0, 0, 1, 1, 1, 2, 2, 2]);
+    assert_eq!(homes(3, 3), [0, 1, 2]);
+    // Those that come later have the places that were planned, and the last share beyond.
+    assert_eq!(homes(0, 8), [0, 0, 1, 1, 2, 2, 2, 2]);
+    assert_eq!(homes(3, 8), [0, 1, 2, 1, 2, 2, 2, 2]);
+    let error = by_hand("heap>=1M=object-blocks:6", &[], 4)
         .unwrap_err()
         .to_string();
     assert!(error.contains("call site"), "{error}");

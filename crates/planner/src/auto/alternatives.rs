@@ -264,9 +264,10 @@ impl<'a> Alternatives<'a> {
     }
 
     /// Two standard errors of whatever is saved by an object's accesses, queues included, as a share of it: it
-    /// grows with their number, which is a count of samples.
+    /// grows with their number, which is a count of samples. How much is saved is as uncertain as that; that anything is, is
+    /// not, so that the share has a limit.
     pub fn sampling_error(&self, object: usize) -> f64 {
-        2.0 / self.objects[object].samples.max(1.0).sqrt()
+        (2.0 / self.objects[object].samples.max(1.0).sqrt()).min(SAVING_ERROR_MAX)
     }
 
     /// What the choices of a selection owe to chance: they were made by what they are judged by.
@@ -340,6 +341,10 @@ impl<'a> Alternatives<'a> {
         }
     }
 }
+
+/// Most of what an object's decision saves that may be chance: more would have objects left alone for a few samples that stand
+/// for thousands, however many others say whose their pages are.
+const SAVING_ERROR_MAX: f64 = 0.5;
 
 /// Rules that may treat all objects alike.
 const KINDS: [Kind; 8] = [

@@ -339,7 +339,7 @@ pub(super) fn later(group: &ObjectGroup, choice: &Choice, start: Start) -> Optio
     let same = decision.start == start
         || matches!(
             decision.placement,
-            Placement::Replicate | Placement::RoundRobin { .. }
+            Placement::Replicate | Placement::RoundRobin { .. } | Placement::ObjectBlocks { .. }
         );
     if same || group.affinity.initialisation.is_empty() {
         return None;
@@ -361,14 +361,26 @@ fn cells(group: &ObjectGroup) -> impl Iterator<Item = &nearpage_attribution::Cel
     group.affinity.cells.iter()
 }
 
-/// The thread with the most accesses.
+/// Of an object's samples a thread has this share at least for all of it to be near that thread.
+const DOMINANT: f64 = 0.5;
+
+/// The thread with the most accesses; of samples, a few of which may stand for most accesses, with most of them, too.
 fn dominant(context: &Context, group: &ObjectGroup) -> Option<Owner> {
     let known = group
         .threads
         .iter()
         .filter(|(thread, ..)| context.places.knows(*thread));
     let most = known.max_by(|a, b| (a.1 + a.2).total_cmp(&(b.1 + b.2)).then(b.0.cmp(&a.0)));
-    context.owner(most?.0)
+    let most = most?.0;
+    let samples = |of: &dyn Fn(&Cell) -> bool| -> f64 {
+        let cells = cells(group).filter(|cell| of(cell));
+        cells.map(|cell| f64::from(cell.samples)).sum()
+    };
+    let is_sampled = group.affinity.sample_weight > 1.0;
+    if is_sampled && samples(&|cell| cell.thread == most) < DOMINANT * samples(&|_| true) {
+        return None;
+    }
+    context.owner(most)
 }
 
 /// Accesses differ less than this between nodes: they are even.

@@ -109,7 +109,7 @@ fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
 /// What a decision about an object makes slower, in nanoseconds of the time of a program that uses it for `runtime_scale` times as
 /// long: unloaded, of the thread that it costs most, its initialisation and its use one after the other. What is left to who uses it
 /// next is taken to be with who uses it most.
-pub(super) fn slower_ns(
+pub(crate) fn slower_ns(
     context: &Context,
     group: &ObjectGroup,
     decisions: &[Decision],

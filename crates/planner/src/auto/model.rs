@@ -7,7 +7,7 @@
 
 use std::convert::Infallible;
 
-use nearpage_attribution::ObjectGroup;
+use nearpage_attribution::{ObjectGroup, counted_as};
 use nearpage_machine::MoveCost;
 use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use nearpage_recording::ThreadIndex;
@@ -292,7 +292,10 @@ fn compute_ns(input: &Input) -> (Vec<f64>, f64) {
     let other = |thread: &nearpage_recording::Thread| {
         (thread.counts.compute + thread.counts.undecoded) as f64 * each_ns
     };
-    let mut compute_ns: Vec<f64> = threads.iter().map(other).collect();
+    let mut compute_ns = vec![0.0; threads.len()];
+    for (thread, first) in threads.iter().zip(counted_as(threads)) {
+        compute_ns[first.0 as usize] += other(thread);
+    }
     let of_process = |&at: &usize| threads[at].pid == input.pid;
     let own: Vec<usize> = (0..threads.len()).filter(of_process).collect();
     let main = own.iter().copied().find(|&at| threads[at].order == 0);

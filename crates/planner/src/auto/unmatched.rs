@@ -39,7 +39,7 @@ pub(super) fn first_touch_is_known(
         Instances::Together => {
             group.instances <= 1 && under_first_touch::<Tally>(context, group).is_some()
         }
-        Instances::OwnToucher | Instances::Runs(_) | Instances::RoundRobin(_) => true,
+        Instances::OwnToucher | Instances::Runs(_) | Instances::Dealt(_) => true,
     }
 }
 

@@ -14,7 +14,7 @@ use nearpage_recording::trace::{PageIndex, Touch, Trace};
 use nearpage_recording::{Module, Object, Recording, ThreadIndex};
 use nearpage_wire::pieces::Extent;
 
-use crate::placed_objects::{module_name, place_objects};
+use crate::placed_objects::{module_name, place_objects, second_thread_ns};
 use crate::programs::program;
 
 /// The processes of a full recording, in which plans are looked for.
@@ -145,9 +145,7 @@ impl<'a> Process<'a> {
 
     /// When its second thread came to be.
     pub fn second_thread_ns(&self) -> u64 {
-        let threads = self.recording.tables.threads.iter();
-        let ours = threads.filter(|thread| thread.pid == self.pid && thread.order > 0);
-        ours.map(|thread| thread.born_ns).min().unwrap_or(u64::MAX)
+        second_thread_ns(&self.recording.tables, self.pid)
     }
 
     /// The pages that placements of an object are about; none of an object of less than two.
@@ -308,7 +306,9 @@ impl<'a> Process<'a> {
         let rules = compact.process(self.executable(), self.rank(), self.machine.page_bytes);
         let tables = &self.recording.tables;
         place_objects(tables, self.pid, rules, |_, object, evaluated| {
-            each(object, &evaluated);
+            if let Some(evaluated) = evaluated {
+                each(object, &evaluated);
+            }
         });
     }
 }

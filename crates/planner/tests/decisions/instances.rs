@@ -66,6 +66,58 @@ fn instances_go_to_their_users_in_order_of_allocation() {
     assert_eq!(recording.decide(Policy::Object, &opteron()).decisions, []);
 }
 
+/// Rows that the main thread allocates one by one, of which each thread uses an equal share: a rule that holds for any
+/// number of rows and threads, unlike the numbers of the recorded ones.
+#[test]
+fn instances_in_equal_shares_are_dealt_in_blocks() {
+    let recording = |owner: fn(u32) -> u32| {
+        let mut recording = Recording::new(4);
+        let cells: Vec<_> = (0..4)
+            .flat_map(|page| (0..4).map(move |thread| (page, thread, 4.0)))
+            .collect();
+        recording.object("rows", 4, Pattern::Shared, &cells);
+        recording.tables.objects.clear();
+        for order in 0..22 {
+            recording.tables.objects.push(object(0, 0, order, 4 * PAGE));
+        }
+        let group = &mut recording.attribution.objects[0];
+        group.instances = 22;
+        group.samples = (0..22).map(ObjectId).collect();
+        group.uses = (0..22)
+            .map(|order| InstanceUse {
+                object: ObjectId(order),
+                thread: ThreadIndex(owner(order)),
+                accesses: 8.0,
+                samples: 8.0,
+                cost_ns: 8e6,
+            })
+            .collect();
+        recording
+    };
+    let equal = recording(|order| ((order + 1) * 4 - 1) / 22);
+    for policy in [Policy::Object, Policy::Auto] {
+        let plan = equal.decide(policy, &opteron());
+        let decision = only(&plan);
+        let expected = Placement::ObjectBlocks {
+            objects: 22,
+            team: String::new(),
+        };
+        assert_eq!(decision.placement, expected);
+        let prediction = equal.predict(&plan, &opteron());
+        assert_eq!(prediction.planned.local_share, 1.0);
+        assert!(prediction.first_touch.local_share < 0.4);
+    }
+    // Shares that no rule knows stay as they were recorded.
+    let unequal = recording(|order| [0, 1, 1, 2, 3][order as usize / 5]);
+    let plan = unequal.decide(Policy::Object, &opteron());
+    assert_eq!(plan.decisions.len(), 4);
+    assert!(
+        plan.decisions
+            .iter()
+            .all(|one| matches!(one.placement, Placement::Whole(_)))
+    );
+}
+
 /// A buffer for each thread, or several, dealt to them in the order of allocation: that holds for any number of threads.
 #[test]
 fn instances_that_threads_use_in_turn_are_dealt_round_robin() {

@@ -68,7 +68,7 @@ unsafe fn create_thread(
             return create(start, argument);
         };
         let Some(record) = BIRTHS.take() else {
-            TRACKER.thread_is_not_created();
+            TRACKER.thread_is_not_created(&birth);
             return create(start, argument);
         };
         let result = unmatched_memory::creating_thread(|resumes_unmatched| {
@@ -79,7 +79,7 @@ unsafe fn create_thread(
             create(thread_entry as *const () as usize, record as usize)
         });
         if result != 0 {
-            TRACKER.thread_is_not_created();
+            TRACKER.thread_is_not_created(&birth);
             BIRTHS.give_back(record);
         }
         result

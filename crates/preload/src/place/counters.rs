@@ -166,6 +166,17 @@ impl RuleCounters {
         ]
     }
 
+    /// One of its objects has another rule's place from here on, where it is counted.
+    pub fn placed_elsewhere(&self, pages: u64, bytes: u64) {
+        for (counter, less) in [
+            (&self.objects, 1),
+            (&self.pages, pages),
+            (&self.bytes, bytes),
+        ] {
+            let _ = counter.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(less));
+        }
+    }
+
     /// Forgets what a forked process's parent did.
     pub fn clear(&self) {
         self.shown()

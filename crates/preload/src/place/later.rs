@@ -8,12 +8,15 @@
 //! the first event that it is met by. A forked process waits for a second thread of its own, with what waited
 //! in its parent and what comes to be in it; static objects it places again.
 //!
+//! Objects that are dealt to threads in shares of their number have a place from the beginning, by how many there were when
+//! the plan was made, and are remembered, too: if there are others by then, the shares are others.
+//!
 //! An object that another thread, one not seen, frees just then may leave its policy behind, until its memory is
 //! placed or freed again: a policy says where pages come from, never what they hold.
 
 use core::sync::atomic::{Ordering::*, fence};
 
-use nearpage_wire::compact_plan::{RULE_LATER, Rule};
+use nearpage_wire::compact_plan::{NONE, RULE_LATER, Rule, share_of_object};
 
 use super::counters::{RuleCounters, Switch, count, discount};
 use super::placed::Waiting;
@@ -44,7 +47,12 @@ impl State {
         self.place_heap_later();
         self.waiting.take_all(|address, waiting| {
             let object = Object::allocated(waiting.origin, address, waiting.size_bytes);
-            self.switch(&self.section, waiting.rule as usize, object);
+            match self.section.rules.get(waiting.rule as usize) {
+                Some(rule) if rule.objects != 0 && rule.flags & RULE_LATER == 0 => {
+                    self.deal_anew(rule, &waiting, object)
+                }
+                _ => self.switch(&self.section, waiting.rule as usize, object),
+            }
         });
         self.spread_later();
     }
@@ -62,6 +70,59 @@ impl State {
         discount(&counters.waited);
     }
 
+    /// Remembers an object that has its place by a rule for a share of its call site's objects, until it is known how many
+    /// there are. Where there is no room it stays where it is.
+    pub(super) fn await_count(&self, index: usize, object: Object) {
+        let (Some(rule), Some(origin)) = (self.section.rules.get(index), object.origin) else {
+            return;
+        };
+        let is_late = rule.flags & RULE_LATER != 0;
+        if rule.objects == 0 || is_late || self.has_second_thread.load(Relaxed) || self.touches() {
+            return;
+        }
+        let Some(number) = self.counted(rule, index).checked_sub(1) else {
+            return;
+        };
+        let waiting = Waiting {
+            rule: index as u32,
+            number,
+            size_bytes: object.size_bytes,
+            origin,
+        };
+        self.waiting.insert(object.address, waiting);
+    }
+
+    /// Objects so far of those that a rule goes through by number.
+    fn counted(&self, rule: &Rule, index: usize) -> u32 {
+        let thread = match rule.thread {
+            NONE => self.threads.current().unwrap_or(NONE),
+            thread => thread,
+        };
+        let group = self.section.counters.get(index);
+        group.map_or(0, |counters| {
+            let group = counters.group.load(Relaxed);
+            self.section.orders.counted(group, thread)
+        })
+    }
+
+    /// Moves an object to the share that it has of as many objects as there are, if that is another one's.
+    fn deal_anew(&self, rule: &Rule, waiting: &Waiting, object: Object) {
+        let index = waiting.rule as usize;
+        let [share, shares] = rule.turn;
+        let now = share_of_object(waiting.number, self.counted(rule, index), shares);
+        let to = (index + now as usize).checked_sub(share as usize);
+        if let (Some(to), Some(before)) = (to, self.section.counters.get(index))
+            && now != share
+        {
+            self.switch(&self.section, to, object);
+            let extent = self.extent(object.address, object.size_bytes);
+            let pages = extent
+                .pages()
+                .map_or(0, |(start, end)| (end - start) / extent.page_bytes);
+            before.placed_elsewhere(pages as u64, object.size_bytes as u64);
+        }
+    }
+
     /// Does an object of this rule wait for the second thread?
     pub(super) fn waits(&self, rule: &Rule) -> bool {
         rule.flags & RULE_LATER != 0 && !self.has_second_thread.load(Relaxed) && !self.touches()
@@ -75,6 +136,7 @@ impl State {
         };
         let waiting = Waiting {
             rule: index as u32,
+            number: 0,
             size_bytes: object.size_bytes,
             origin,
         };

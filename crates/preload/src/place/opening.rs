@@ -186,7 +186,9 @@ impl State {
             huge_pages: huge_pages_in_use(),
             can_populate: touch::can_populate(),
             rest,
-            has_later: rules.iter().any(|rule| rule.flags & RULE_LATER != 0),
+            has_later: rules
+                .iter()
+                .any(|rule| rule.flags & RULE_LATER != 0 || rule.objects != 0),
             has_second_thread: AtomicBool::new(false),
             bind_refused: AtomicU32::new(0),
             is_finished: AtomicBool::new(false),

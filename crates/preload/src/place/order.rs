@@ -33,9 +33,8 @@ impl Orders {
     /// The number of this allocation, from 0, and counts it.
     pub fn next(&self, group: u32, thread: u32) -> Option<u32> {
         self.is_used.store(true, Relaxed);
-        let wanted = (u64::from(group) + 1) << 32 | u64::from(thread);
-        let start = spread(wanted);
-        for slot in (0..PROBES).map(|probe| (start + probe) % COUNTED_MAX) {
+        let wanted = key(group, thread);
+        for slot in slots(wanted) {
             let key = &self.keys[slot];
             let found = key.load(Relaxed);
             if found == wanted || (found == 0 && claim(key, wanted)) {
@@ -44,6 +43,13 @@ impl Orders {
         }
         self.full.fetch_add(1, Relaxed);
         None
+    }
+
+    /// How many were counted.
+    pub fn counted(&self, group: u32, thread: u32) -> u32 {
+        let wanted = key(group, thread);
+        let slot = slots(wanted).find(|slot| self.keys[*slot].load(Relaxed) == wanted);
+        slot.map_or(0, |slot| self.counts[slot].load(Relaxed))
     }
 
     /// A forked process counts from 0.
@@ -61,6 +67,16 @@ impl Orders {
             count.store(0, Relaxed);
         }
     }
+}
+
+fn key(group: u32, thread: u32) -> u64 {
+    (u64::from(group) + 1) << 32 | u64::from(thread)
+}
+
+/// Where a key may be.
+fn slots(key: u64) -> impl Iterator<Item = usize> {
+    let start = spread(key);
+    (0..PROBES).map(move |probe| (start + probe) % COUNTED_MAX)
 }
 
 fn claim(key: &AtomicU64, wanted: u64) -> bool {
@@ -119,6 +135,10 @@ mod tests {
             [(1, 0), (1, 0), (1, 7), (2, 0), (1, 0)]
                 .map(|(group, thread)| orders.next(group, thread)),
             [Some(0), Some(1), Some(0), Some(0), Some(2)]
+        );
+        assert_eq!(
+            [(1, 0), (1, 7), (1, 8)].map(|(group, thread)| orders.counted(group, thread)),
+            [3, 1, 0]
         );
         orders.clear();
         assert_eq!(orders.next(1, 0), Some(0));

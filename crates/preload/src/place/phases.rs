@@ -312,6 +312,7 @@ impl State {
             }
             let waiting = Waiting {
                 rule: index as u32,
+                number: 0,
                 size_bytes: object.size_bytes,
                 origin,
             };

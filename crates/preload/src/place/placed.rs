@@ -33,6 +33,8 @@ pub struct Placed {
 pub struct Waiting {
     /// Its rule.
     pub rule: u32,
+    /// Its number among those of its call site and thread, where its rule goes by numbers.
+    pub number: u32,
     /// Its bytes.
     pub size_bytes: usize,
     /// How it came to be.
@@ -66,12 +68,14 @@ impl Kept for Placed {
 impl Kept for Waiting {
     fn words(self) -> [u64; 3] {
         let is_mapping = self.origin == Origin::Mapping;
-        [self.rule.into(), self.size_bytes as u64, is_mapping.into()]
+        let rule = u64::from(self.number) << 32 | u64::from(self.rule);
+        [rule, self.size_bytes as u64, is_mapping.into()]
     }
 
     fn of([rule, size_bytes, is_mapping]: [u64; 3]) -> Self {
         Self {
             rule: rule as u32,
+            number: (rule >> 32) as u32,
             size_bytes: size_bytes as usize,
             origin: match is_mapping {
                 0 => Origin::Heap,
@@ -287,6 +291,7 @@ mod tests {
         let waiting = zeroed::<Objects<Waiting>>().unwrap();
         let object = |rule: u32| Waiting {
             rule,
+            number: 2 * rule,
             size_bytes: 8192 * (1 + rule as usize),
             origin: if rule.is_multiple_of(2) {
                 Origin::Heap

@@ -176,7 +176,8 @@ impl Tracker {
     }
 
     /// A thread whose creation was taken into account does not come to be.
-    pub fn thread_is_not_created(&self) {
+    pub fn thread_is_not_created(&self, birth: &Birth) {
+        place::thread_ended(birth.start_routine, birth.order);
         self.threads_created.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -220,6 +221,7 @@ impl Tracker {
             thread,
             &[head(Kind::ThreadExit, 2, 0, thread.number), sys::clock_ns()],
         );
+        place::thread_ended(thread.start_routine, thread.order);
         signal::thread_ends(thread);
         self.log.release(thread);
         large::release(thread);

@@ -90,6 +90,39 @@ fn without_a_second_thread_nothing_is_placed() {
     assert_eq!(counter(&run, 0, "waited"), 1);
 }
 
+/// Of two shares the first is on node 0, the other on a node that this machine does not have.
+#[test]
+fn objects_in_shares_are_dealt_anew_where_there_are_others_than_planned() {
+    let programs = Programs::build();
+    let share = |turn| Rule {
+        turn: [turn, 2],
+        objects: 8,
+        thread: 0,
+        placement: placement::NODE,
+        nodes: [turn, 1],
+        ..site(0, on_node_0(0))
+    };
+    let tables = plan(&programs, [share(0), share(1)]);
+    // As planned; half as many again.
+    for (rows, in_first, moved) in [(8, 4, 0), (12, 6, 2)] {
+        let run = programs.run(&tables, &["rows", &rows.to_string()]);
+        for row in (0..rows + 2).filter(|row| *row != 2) {
+            let policy = match row < in_first {
+                true => "prefer:0",
+                false => "default",
+            };
+            let name = format!("row{row}");
+            assert_eq!(run.policies(&name), [(64, policy)], "{name} of {rows}");
+        }
+        let counts = |name| [counter(&run, 0, name), counter(&run, 1, name)];
+        assert_eq!(counts("switched"), [moved, 0]);
+        assert_eq!(counts("waited"), [0, 0]);
+        assert_eq!(counts("objects").iter().sum::<u64>(), rows + 2);
+        assert_eq!(counts("objects")[0], in_first);
+        assert_eq!(run.said, "");
+    }
+}
+
 #[test]
 fn each_process_waits_for_its_own_second_thread() {
     let programs = Programs::build();

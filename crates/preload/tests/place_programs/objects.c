@@ -177,6 +177,23 @@ int main(int argc, char **argv) {
         timer_create(CLOCK_MONOTONIC, &event, &timer);
         timer_settime(timer, 0, &at_once, NULL);
         while (sem_wait(&notified)) {}
+    } else if (!strcmp(what, "rows")) {
+        // So many objects, of which the third is freed, before a thread is created; and two afterwards.
+        long rows = strtol(argv[2], NULL, 0);
+        char *row[64], name[32];
+        for (long i = 0; i < rows + 2; i++) {
+            pthread_t thread;
+            if (i == rows) {
+                free(row[2]);
+                pthread_create(&thread, NULL, churn, NULL);
+                pthread_join(thread, NULL);
+            }
+            row[i] = fill(allocate_a(1 << 18), 1 << 18);
+        }
+        for (long i = 0; i < rows + 2; i++) {
+            sprintf(name, "row%ld", i);
+            if (i != 2) object(name, row[i], 1 << 18);
+        }
     } else if (!strcmp(what, "later_churn")) {
         void *objects[50];
         for (int i = 0; i < 50; i++) objects[i] = fill(allocate_a(1 << 17), 1 << 17);

@@ -65,7 +65,7 @@ pub const RULE: Rule = Rule {
     runs: [0, 0],
     weights: [0, 0],
     columns: 0,
-    reserved: 0,
+    objects: 0,
 };
 
 impl Tables {

@@ -22,6 +22,8 @@ pub(super) struct Image {
     /// Return addresses by number of call site.
     pub call_sites: FxHashMap<u32, Vec<u64>>,
     pub threads: Vec<ThreadRecord>,
+    /// When threads ended, by kernel id: before whoever waits for them goes on.
+    pub thread_ends: Vec<(u32, u64)>,
     pub marks: Vec<Mark>,
     pub counters: Counters,
 }
@@ -232,8 +234,9 @@ impl Image {
             Kind::Counters if time_ns >= self.counters.time_ns => {
                 self.counters = Counters::of(record);
             }
-            // Counters of before; of a thread's end, the kernel's own record counts.
-            Kind::Counters | Kind::ThreadExit => {}
+            Kind::ThreadExit => self.thread_ends.push((record.argument, time_ns)),
+            // Counters of before.
+            Kind::Counters => {}
         }
     }
 }

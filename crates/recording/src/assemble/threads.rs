@@ -1,5 +1,8 @@
 //! Threads and their teams.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use nearpage_machine::CpuId;
 use rustc_hash::FxHashMap;
 
@@ -26,6 +29,49 @@ pub(super) struct Threads {
     begun: usize,
     /// Address of the start routine where the preload library saw it, and when; 0: main.
     starts: FxHashMap<ThreadIndex, (u64, u64)>,
+    /// When the preload library saw one end.
+    ends: FxHashMap<ThreadIndex, u64>,
+}
+
+/// The kernel tells of a thread's end only after it has let go whoever waits for it, who may have created the next thread
+/// by then. So much earlier it is taken to have ended.
+const KERNEL_TELLS_LATE_NS: u64 = 1_000_000;
+
+/// The numbers of a team: each thread gets the lowest that no running thread has.
+#[derive(Debug, Default)]
+struct Numbers {
+    next: u32,
+    free: BinaryHeap<Reverse<u32>>,
+    /// When the holder of a number ends.
+    held: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Numbers {
+    fn starting_at(next: u32) -> Self {
+        Self {
+            next,
+            ..Self::default()
+        }
+    }
+
+    /// For a thread that lives from `born_ns` to `ended_ns`.
+    fn take(&mut self, born_ns: u64, ended_ns: u64) -> u32 {
+        while let Some(&Reverse((until_ns, number))) = self.held.peek()
+            && until_ns <= born_ns
+        {
+            self.held.pop();
+            self.free.push(Reverse(number));
+        }
+        let number = self.free.pop().map_or_else(
+            || {
+                self.next += 1;
+                self.next - 1
+            },
+            |Reverse(number)| number,
+        );
+        self.held.push(Reverse((ended_ns, number)));
+        number
+    }
 }
 
 impl Threads {
@@ -36,6 +82,7 @@ impl Threads {
             begun: 0,
             by_tid: FxHashMap::default(),
             starts: FxHashMap::default(),
+            ends: FxHashMap::default(),
         };
         let mut created: FxHashMap<u32, u32> = FxHashMap::default();
         for event in events {
@@ -174,11 +221,27 @@ impl Threads {
             self.starts.insert(index, (record.start, record.time_ns));
             self.table[index.0 as usize].order = record.order;
         }
+        for &(tid, ended_ns) in &image.thread_ends {
+            if let Some(index) = self.find(image.pid, tid, ended_ns) {
+                self.ends.insert(index, ended_ns);
+            }
+        }
+    }
+
+    /// When a thread had ended for whoever waited for it.
+    fn ended_ns(&self, index: usize) -> u64 {
+        let seen = self.ends.get(&ThreadIndex(index as u32)).copied();
+        let died_ns = self.table[index].died_ns;
+        seen.unwrap_or(match died_ns {
+            u64::MAX => died_ns,
+            told_ns => told_ns.saturating_sub(KERNEL_TELLS_LATE_NS),
+        })
     }
 
     /// Names the start routines and numbers the teams: threads of a process with the same start
-    /// routine, in order of creation. The main thread is 0 of its OpenMP team, so that the threads
-    /// created count from 1 there; other threads never shift the numbering.
+    /// routine, in order of creation, each by the lowest number that none of those running has. The
+    /// main thread is 0 of its OpenMP team, so that the threads created count from 1 there; other
+    /// threads never shift the numbering.
     pub(super) fn name_teams(&mut self, modules: &Modules, spaces: &AddressSpaces) {
         self.resolve_starts(modules);
         let mut openmp_processes: FxHashMap<u32, bool> = FxHashMap::default();
@@ -221,15 +284,17 @@ impl Threads {
             .filter(|index| teams[*index].is_some())
             .collect();
         created.sort_by_key(|index| (self.table[*index].order, *index));
-        let mut sizes: FxHashMap<((u32, u64), String), u32> = FxHashMap::default();
+        let mut numbers: FxHashMap<((u32, u64), String), Numbers> = FxHashMap::default();
         for index in created {
             let team = teams[index].clone().unwrap_or_default();
+            let ended_ns = self.ended_ns(index);
+            let thread = &mut self.table[index];
             let first = u32::from(team == "openmp");
-            let next = sizes
-                .entry((image_of(&self.table[index]), team.clone()))
-                .or_insert(first);
-            (self.table[index].team_index, self.table[index].team) = (*next, team);
-            *next += 1;
+            let numbers = numbers
+                .entry((image_of(thread), team.clone()))
+                .or_insert_with(|| Numbers::starting_at(first));
+            thread.team_index = numbers.take(thread.born_ns, ended_ns);
+            thread.team = team;
         }
         let main_threads = self
             .table
@@ -237,7 +302,7 @@ impl Threads {
             .zip(&teams)
             .filter(|(_, team)| team.is_none());
         for (thread, _) in main_threads {
-            let openmp = sizes.contains_key(&(image_of(thread), "openmp".to_owned()));
+            let openmp = numbers.contains_key(&(image_of(thread), "openmp".to_owned()));
             thread.team = if openmp { "openmp" } else { "main" }.to_owned();
         }
     }

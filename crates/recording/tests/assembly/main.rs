@@ -144,6 +144,56 @@ fn the_main_thread_joins_its_openmp_team_and_helpers_never_shift_it() {
     );
 }
 
+/// Each of two steps creates three threads and waits for them.
+#[test]
+fn threads_created_in_place_of_others_have_their_numbers() {
+    const MS: u64 = 1_000_000;
+    let numbers = |events: &[Event], blocks: Vec<Block>| {
+        let recording = open(events, &[], &[(100, 4, blocks)]);
+        let threads = recording.tables.threads.iter().skip(1);
+        threads.map(|thread| thread.team_index).collect::<Vec<_>>()
+    };
+    let worker = 0x10_0040;
+    let steps = |ends_ns: [u64; 3]| {
+        let mut events = program();
+        for (thread, tid) in [(1, 101), (2, 102), (3, 103)] {
+            events.push(fork(10 * MS, 100, tid, thread, 100));
+        }
+        events.extend(
+            (1..)
+                .zip(ends_ns)
+                .map(|(thread, end_ns)| exit(end_ns, thread)),
+        );
+        for (thread, tid) in [(4, 104), (5, 105), (6, 106)] {
+            events.push(fork(20 * MS, 100, tid, thread, 100));
+        }
+        events
+    };
+    let begin = |order: u64, time_ns| Block::of(100 + order as u32).thread(time_ns, worker, order);
+    // As the library saw them end, before their creator went on; the kernel told of it later.
+    let logged = (1..=3)
+        .map(|order| begin(order, 11 * MS).thread_ends(19 * MS + order))
+        .chain((4..=6).map(|order| begin(order, 21 * MS)));
+    assert_eq!(
+        numbers(&steps([29 * MS; 3]), logged.collect()),
+        [0, 1, 2, 0, 1, 2]
+    );
+    // Killed, or in a static program: as the kernel told, somewhat late.
+    let begun = (1..=3).map(|order| begin(order, 11 * MS));
+    let begun = begun.chain((4..=6).map(|order| begin(order, 21 * MS)));
+    let late = 20 * MS + MS / 2;
+    assert_eq!(
+        numbers(&steps([late; 3]), begun.clone().collect()),
+        [0, 1, 2, 0, 1, 2]
+    );
+    assert_eq!(numbers(&steps([late; 3]), vec![]), [0, 1, 2, 0, 1, 2]);
+    // One runs on: the others' numbers are given again, and then a new one.
+    assert_eq!(
+        numbers(&steps([late, 90 * MS, late]), begun.collect()),
+        [0, 1, 2, 0, 2, 3]
+    );
+}
+
 #[test]
 fn without_openmp_the_main_thread_is_a_team_of_its_own() {
     let recording = open(&program()[..3], &[], &[]);

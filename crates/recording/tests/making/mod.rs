@@ -146,6 +146,11 @@ impl Block {
         self.record(Kind::Thread, tid, &words)
     }
 
+    pub fn thread_ends(self, time_ns: u64) -> Self {
+        let tid = self.tid;
+        self.record(Kind::ThreadExit, tid, &[time_ns])
+    }
+
     pub fn allocate(self, time_ns: u64, address: u64, size_bytes: u64, call_site: u32) -> Self {
         self.record(
             Kind::Allocate,

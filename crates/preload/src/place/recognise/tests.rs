@@ -180,6 +180,25 @@ fn objects_take_turns() {
 }
 
 #[test]
+fn objects_are_dealt_in_shares() {
+    let here = first as *const () as usize;
+    let share = |turn| Rule {
+        turn: [turn, 3],
+        objects: 8,
+        ..site([0, 1])
+    };
+    let rules = std::vec![share(0), share(1), share(2)];
+    with(rules, &[(here, here)], |recogniser| {
+        let found: Vec<_> = (0..10)
+            .map(|_| recogniser.recognise(Origin::Heap, 8192, &[here]))
+            .collect();
+        // As arrays of 8 elements are divided by 3 threads; what is beyond is the last one's.
+        let expected = [0, 0, 1, 1, 1, 2, 2, 2, 2, 2];
+        assert_eq!(found, expected.map(Some));
+    });
+}
+
+#[test]
 fn more_rules_than_a_cached_site_holds() {
     let here = first as *const () as usize;
     let rules = (0..100u32)
