@@ -171,7 +171,7 @@ fn makes_little_slower(plan: &Plan, input: &Input, parameters: &Parameters, time
                     group,
                     about,
                     &timing.latency_ns,
-                    parameters.longer,
+                    parameters.runtime_scale,
                 );
             }
             // What several make slower is not known.
