@@ -11,7 +11,8 @@
 //!
 //! The model's error is that of its class of machines, from `benches/accuracy` (docs/explain/accuracy.md) or, once there are
 //! enough, from runs that were measured here. It decides only where it changes the sign: for savings so small that plans with
-//! no more mostly lost. Neither has a plan withdrawn that hardly makes an access slower: it has nothing to lose.
+//! no more mostly lost. Of a plan whose saving is not sure those decisions stay that hardly make an access slower: they have
+//! nothing to lose.
 //!
 //! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
 
@@ -112,7 +113,7 @@ pub(crate) fn of_samples(
 /// first touch.
 pub(crate) type Saving = Result<Uncertainty, String>;
 
-/// Withdraws a plan of `auto` whose saving is not sure. None where the plan places nothing, or nothing can be told.
+/// Withdraws a plan of `auto` whose saving is not sure, but for decisions that can hardly lose. None where the plan places nothing, or nothing can be told.
 pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<Saving> {
     let places =
         |one: &Decision| one.placement != Placement::FirstTouch || one.start != Start::Allocation;
@@ -123,9 +124,6 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     let found = of_samples(plan, input, parameters, &times);
     let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
     let saved = -change(&times.0[1]);
-    if makes_little_slower(plan, input, parameters, &times.0[1]) {
-        return Some(Ok(found));
-    }
     let why = match found.doubt {
         Doubt::None => return Some(Ok(found)),
         Doubt::Samples => format!(
@@ -138,6 +136,10 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
             percent(found.model?.turns_below)
         ),
     };
+    if keep_what_loses_nothing(plan, input, parameters) {
+        let times = Model::new(input, parameters)?.expected_times(plan);
+        return Some(Ok(of_samples(plan, input, parameters, &times)));
+    }
     plan.decisions.clear();
     Some(Err(format!(
         "everything is left to first touch: the best plan would save {} of the time, but {why}",
@@ -145,40 +147,36 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     )))
 }
 
-/// Of what a plan saves, it may make so much slower for its sign to be beyond doubt: what is uncertain then is how much of the
-/// program's time its objects are.
+/// Of what a decision makes quicker, it may make so much slower for its sign to be beyond doubt: what is uncertain then is how
+/// much of the program's time its object is.
 const SLOWER_PART_MAX: f64 = 0.2;
 
-/// Does a plan hardly make an access slower, with nothing to weigh against what it saves of a run's times?
-fn makes_little_slower(plan: &Plan, input: &Input, parameters: &Parameters, times: &Times) -> bool {
+/// Leaves a plan the decisions that hardly make an access slower, each by itself: they have nothing to lose. False: there is
+/// none.
+fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Parameters) -> bool {
     let Ok(timing) = input.machine.timing() else {
         return false;
     };
-    if plan.rest().is_some() {
-        return false;
-    }
     let context = Context::new(input);
-    let mut slower_ns = 0.0;
+    let mut is_kept = vec![false; plan.decisions.len()];
     for group in &input.attribution.objects {
         let own = subject(context.tables, group);
-        let about = decisions_about(plan, &context, group, own.as_ref());
-        match about.as_slice() {
-            [] => {}
-            &[at] => {
-                let about = &plan.decisions[at..=at];
-                slower_ns += auto::slower_ns(
-                    &context,
-                    group,
-                    about,
-                    &timing.latency_ns,
-                    parameters.runtime_scale,
-                );
-            }
-            // What several make slower is not known.
-            _ => return false,
-        }
+        // What several decisions about the objects of one call site make slower is not known.
+        let &[at] = decisions_about(plan, &context, group, own.as_ref()).as_slice() else {
+            continue;
+        };
+        let [slower_ns, quicker_ns] = auto::slower_and_quicker_ns(
+            &context,
+            group,
+            &plan.decisions[at],
+            &timing.latency_ns,
+            parameters.runtime_scale,
+        );
+        is_kept[at] = quicker_ns > 0.0 && slower_ns <= SLOWER_PART_MAX * quicker_ns;
     }
-    slower_ns <= SLOWER_PART_MAX * (times.first_touch_ns - times.planned_ns)
+    let mut is_kept_too = is_kept.iter();
+    plan.decisions.retain(|_| is_kept_too.next() == Some(&true));
+    is_kept.contains(&true)
 }
 
 /// How sure the model is of all accesses of a trace, which cannot be replayed here.

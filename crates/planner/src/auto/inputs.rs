@@ -106,10 +106,8 @@ fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
     Some(scaled)
 }
 
-/// What a decision about an object makes slower, in nanoseconds of the time of a program that uses it for `runtime_scale` times as
-/// long: unloaded, of the thread that it costs most, its initialisation and its use one after the other. What is left to who uses it
-/// next is taken to be with who uses it most.
-pub(crate) fn slower_ns(
+/// What a decision about an object makes slower ([`slower_and_quicker_ns`]).
+pub(super) fn slower_ns(
     context: &Context,
     group: &ObjectGroup,
     decisions: &[Decision],
@@ -129,6 +127,20 @@ pub(crate) fn slower_ns(
     {
         return 0.0;
     }
+    slower_and_quicker_ns(context, group, decision, latency_ns, runtime_scale)[0]
+}
+
+/// What a decision about an object makes slower, and what it makes quicker, in nanoseconds of the time of a program that uses it
+/// for `runtime_scale` times as long, unloaded. What is slower is that of the thread that it costs most, its initialisation and
+/// its use one after the other; what is quicker, of the threads that use it on the average. What is left to who uses it next is
+/// taken to be with who uses it most.
+pub(crate) fn slower_and_quicker_ns(
+    context: &Context,
+    group: &ObjectGroup,
+    decision: &Decision,
+    latency_ns: &[Vec<f64>],
+    runtime_scale: f64,
+) -> [f64; 2] {
     let layout = Layout::new(&decision.placement, context, group.size_bytes);
     let touches = FirstTouches::of(group);
     let assumed = assumed_toucher(context, group);
@@ -140,7 +152,7 @@ pub(crate) fn slower_ns(
         });
         sum
     };
-    let slower = |cell: &Cell, users: &[Cell]| -> f64 {
+    let change_ns = |cell: &Cell, users: &[Cell]| -> f64 {
         let reader = context.node_position(cell.thread);
         let before = touches.toucher(cell.page).or(assumed);
         let after = match &layout {
@@ -150,23 +162,34 @@ pub(crate) fn slower_ns(
         let (Some(reader), Some(before), Some(after)) = (reader, before, after) else {
             return 0.0;
         };
-        let change_ns = each_ns(reader, after) - each_ns(reader, Holder::Thread(before));
-        cell.accesses() * change_ns.max(0.0)
+        cell.accesses() * (each_ns(reader, after) - each_ns(reader, Holder::Thread(before)))
     };
+    let mut quicker = 0.0;
     let mut of_threads: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
     let by_page = |a: &Cell, b: &Cell| a.page == b.page;
     for users in group.affinity.cells.chunk_by(by_page) {
         for cell in users {
-            *of_threads.entry(cell.thread).or_default() += slower(cell, users);
+            let change_ns = change_ns(cell, users);
+            *of_threads.entry(cell.thread).or_default() += change_ns.max(0.0);
+            quicker += (-change_ns).max(0.0);
         }
     }
     let initialisation = match decision.start {
         Start::Allocation => group.affinity.initialisation.as_slice(),
         _ => &[],
     };
-    let initialised: f64 = initialisation.iter().map(|cell| slower(cell, &[])).sum();
+    let initialised: f64 = initialisation
+        .iter()
+        .map(|cell| change_ns(cell, &[]).max(0.0))
+        .sum();
+    let threads = of_threads.len().max(1) as f64;
     let most = of_threads.into_values().fold(0.0, f64::max);
-    super::model::misses_an_access(latency_ns, group) * (initialised + runtime_scale * most)
+    let misses = super::model::misses_an_access(latency_ns, group);
+    [
+        initialised + runtime_scale * most,
+        runtime_scale * quicker / threads,
+    ]
+    .map(|ns| misses * ns)
 }
 
 fn most_active(users: &[Cell]) -> Option<ThreadIndex> {

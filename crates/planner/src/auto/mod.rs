@@ -64,7 +64,7 @@ mod object_alternatives;
 mod unmatched;
 
 pub use alternatives::{Alternatives, Selection};
-pub(crate) use inputs::slower_ns;
+pub(crate) use inputs::slower_and_quicker_ns;
 pub use margins::Margins;
 pub use model::Model;
 pub(crate) use unmatched::may_be_unmatched;
