@@ -1,17 +1,24 @@
-//! `nearpage report JOB`: what the recordings of a job's ranks say together.
+//! What the recordings of a job's ranks say together: `nearpage report JOB`, `plan JOB`, `merge JOB`.
+
+mod merge;
+mod plan;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nearpage_attribution::{ObjectNames, Operations, RankProfile};
+use nearpage_attribution::{ObjectNames, Operations, RankProfile, group_ranks};
 use nearpage_machine::Machine;
 use nearpage_planner::Analysis;
-use nearpage_recording::Job;
-use nearpage_report::{JobBy, JobContent, job_json, job_text};
+use nearpage_recording::{Job, rank_words};
+use nearpage_report::{JobBy, JobContent, asks_nothing, job_json, job_text};
 
 use crate::arguments::{GroupBy, Report};
 use crate::progress::Progress;
 use crate::{Usage, terminal};
+
+pub use merge::{MergeOutput, merge, merge_jobs};
+pub use plan::{PlannedJob, plan};
 
 pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
     let by = match arguments.by {
@@ -31,10 +38,57 @@ pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
         terminal::print(&(job_json(&content) + "\n"))?;
     } else {
         job.notes.iter().for_each(|note| terminal::say(note));
+        for (note, ranks) in job.rank_notes() {
+            if !asks_nothing(note) {
+                terminal::say(&format!("{}: {note}", rank_words(&ranks)));
+            }
+        }
         let rows = arguments.top.unwrap_or(crate::report::ROWS);
         terminal::print(&job_text(&content, by, terminal::width(), rows))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Recordings that speak for a job where one or two can be shown: a rank of the largest group, and one of the next group.
+pub fn shown(job: &Job) -> anyhow::Result<Vec<PathBuf>> {
+    let mut job = job.clone();
+    let read = Ranks::read(&mut job, Operations::Both)?;
+    let groups = group_ranks(&read.profiles);
+    let shown = groups.groups.iter().take(2);
+    let mut positions: Vec<usize> = shown
+        .filter_map(|group| group.representative(&read.profiles))
+        .collect();
+    if positions.is_empty() {
+        positions.push(0);
+    }
+    job.notes.iter().for_each(|note| terminal::say(note));
+    let words = positions
+        .iter()
+        .zip(&groups.groups)
+        .map(|(&position, group)| {
+            let ranks = group.members.iter().map(|&member| job.ranks[member].rank);
+            let ranks: Vec<u32> = ranks.collect();
+            format!(
+                "rank {} of {}",
+                job.ranks[position].rank,
+                rank_words(&ranks)
+            )
+        });
+    let words: Vec<String> = words.collect();
+    terminal::say(&format!(
+        "{} is a job: showing {}; `nearpage view {}` shows another rank",
+        job.folder.display(),
+        match words.is_empty() {
+            true => format!(
+                "rank {}, as no rank has samples enough for a group",
+                job.ranks[0].rank
+            ),
+            false => words.join(", compared with "),
+        },
+        job.folder.join("FOLDER").display()
+    ));
+    let folder = |&position: &usize| job.ranks[position].folder.clone();
+    Ok(positions.iter().map(folder).collect())
 }
 
 fn for_recordings(options: &str, job: &Job) -> anyhow::Error {
