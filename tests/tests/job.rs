@@ -32,9 +32,9 @@ fn record(case: &Case, rank: u32, size: u32, words: &[&str]) -> Command {
 fn names(case: &Case, folder: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(case.path(folder)).expect("a folder");
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
-    entries
-        .map(|entry| name(entry).to_string_lossy().into_owned())
-        .collect()
+    let names = entries.map(|entry| name(entry).to_string_lossy().into_owned());
+    // What ranks share is beside their recordings.
+    names.filter(|name| name != ".shared").collect()
 }
 
 fn parsed(finished: &Finished) -> Value {
@@ -74,7 +74,8 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (argc > 1 && rank == 1) MPI_Abort(MPI_COMM_WORLD, 9);
+    if (argc > 1 && rank == 1 && !strcmp(argv[1], "abort")) MPI_Abort(MPI_COMM_WORLD, 9);
+    if (argc > 1 && rank == 1) abort();
     size_t count = 1 << 20;
     double *values = malloc(count * sizeof *values);
     double sum = 0, all = 0;
@@ -146,27 +147,20 @@ fn an_mpi_program_is_recorded_rank_by_rank_and_runs_as_without() {
         assert!(text.contains("4 ranks on 1 host, Open MPI"), "{text}");
     }
     case.nearpage(["report", "--by", "thread", job]).exits(2);
-    // A rank that gives up ends the job, recorded or not.
-    let alone = mpirun(&case, &["./app", "abort"]);
-    let recorded = mpirun(
-        &case,
-        &[
-            nearpage,
-            "record",
-            "-o",
-            "aborted/%r",
-            "--",
-            "./app",
-            "abort",
-        ],
-    );
-    assert_eq!(
-        (recorded.code, recorded.signal),
-        (alone.code, alone.signal),
-        "{recorded}"
-    );
-    assert_eq!(recorded.stdout, alone.stdout);
-    case.nearpage(["report", "aborted"]).success();
+    // A rank that gives up, or is ended by a signal, ends the job, recorded or not.
+    for ending in ["abort", "signal"] {
+        let alone = mpirun(&case, &["./app", ending]);
+        let output = format!("{ending}/%r");
+        let words = [nearpage, "record", "-o", &output, "--", "./app", ending];
+        let recorded = mpirun(&case, &words);
+        assert_eq!(
+            (recorded.code, recorded.signal),
+            (alone.code, alone.signal),
+            "{recorded}"
+        );
+        assert_eq!(recorded.stdout, alone.stdout);
+        case.nearpage(["report", ending]).success();
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ machines = ["flash-8"]
 policies = ["first-touch", "interleave", "migrate", "plan:object"]
 [parameters]
 trigger = [32, 64, 128]
-sharing = [16, 32]
+hold = [4, 16]
 "#;
 /// Of `migrate` six, of each other policy one.
 const CELLS: usize = 9;
@@ -115,7 +115,7 @@ fn cells_are_computed_once_by_whatever_shard() {
     let alone = case.nearpage(
         [
             &simulate[..],
-            &["--set", "trigger=32", "--set", "sharing=16"],
+            &["--set", "trigger=32", "--set", "hold=4"],
         ]
         .concat(),
     );
@@ -124,8 +124,8 @@ fn cells_are_computed_once_by_whatever_shard() {
         (
             row["policy"].as_str(),
             row["parameters"]["trigger"].as_str(),
-            row["parameters"]["sharing"].as_str(),
-        ) == (Some("migrate"), Some("32"), Some("16"))
+            row["parameters"]["hold"].as_str(),
+        ) == (Some("migrate"), Some("32"), Some("4"))
     };
     let row = rows.iter().find(has).expect("the cell");
     for figure in ["time_ns", "misses", "migrated", "local_share"] {
@@ -139,7 +139,7 @@ fn cells_are_computed_once_by_whatever_shard() {
         .nearpage(["sweep", "report", "sweep.toml"])
         .success()
         .stdout;
-    assert!(text.contains("migrate, sharing=16, trigger=32"), "{text}");
+    assert!(text.contains("migrate, hold=4, trigger=32"), "{text}");
 }
 
 #[test]

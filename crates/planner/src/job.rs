@@ -172,18 +172,22 @@ mod tests {
         }
     }
 
+    fn planner<'a>(job: &'a Job, groups: &'a RankGroups) -> JobPlanner<'a> {
+        JobPlanner {
+            job,
+            profiles: &[],
+            groups,
+            machine: None,
+            threads: None,
+        }
+    }
+
     #[test]
     fn local_ranks_belong_to_the_group_that_most_of_them_are_in() {
         // Two hosts; local rank 1 is another program's on one host, local rank 2 on both.
         let job = job(&[Some(0), Some(1), Some(2), Some(0), Some(1), Some(2), None]);
         let groups = groups(&[&[0, 1, 3, 6], &[2, 4, 5]]);
-        let planner = JobPlanner {
-            job: &job,
-            profiles: &[],
-            groups: &groups,
-            machine: None,
-            threads: None,
-        };
+        let planner = planner(&job, &groups);
         let expected = BTreeMap::from([(0, vec![0, 1]), (1, vec![2])]);
         assert_eq!(planner.local_ranks(), expected);
     }
@@ -191,14 +195,8 @@ mod tests {
     #[test]
     fn a_job_without_samples_has_no_plan() {
         let (job, groups) = (job(&[None]), groups(&[]));
-        let planner = JobPlanner {
-            job: &job,
-            profiles: &[],
-            groups: &groups,
-            machine: None,
-            threads: None,
-        };
-        let decided = planner.decide(Policy::Object, &Parameters::default(), &|_| ());
+        let decided =
+            planner(&job, &groups).decide(Policy::Object, &Parameters::default(), &|_| ());
         let error = decided.unwrap_err().to_string();
         assert!(
             error.starts_with("job: ") && error.contains("--rate"),

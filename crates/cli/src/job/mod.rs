@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use nearpage_attribution::{ObjectNames, Operations, RankProfile, group_ranks};
 use nearpage_machine::Machine;
-use nearpage_planner::Analysis;
-use nearpage_recording::{Job, rank_words};
+use nearpage_planner::{Analysis, Error};
+use nearpage_recording::{Job, RankRecording, rank_words};
 use nearpage_report::{JobBy, JobContent, asks_nothing, job_json, job_text};
 
 use crate::arguments::{GroupBy, Report};
@@ -99,7 +99,10 @@ fn for_recordings(options: &str, job: &Job) -> anyhow::Error {
     .into()
 }
 
-/// What was found in each rank's recording. One is in memory at a time.
+/// Recordings that are read at once: each is in memory until its profile is made.
+const READ_AT_ONCE_MAX: usize = 4;
+
+/// What was found in each rank's recording.
 struct Ranks {
     profiles: Vec<RankProfile>,
     names: ObjectNames,
@@ -115,40 +118,60 @@ impl Ranks {
             names: ObjectNames::default(),
             machines: BTreeMap::new(),
         };
-        let all = job.ranks.len() as u64;
+        let ranks = std::mem::take(&mut job.ranks);
         let progress = Progress::new("reading ranks".to_owned());
+        let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+        let at_once = at_once.min(READ_AT_ONCE_MAX);
         let mut failure = None;
-        let mut number = 0;
-        let notes = &mut job.notes;
-        job.ranks.retain(|rank| {
-            number += 1;
-            progress.say(format!("reading rank {}", rank.rank));
-            progress.done(number - 1, all);
-            let analysis = match Analysis::of(&rank.folder, operations) {
-                Ok(analysis) => analysis,
-                Err(error) => {
-                    notes.push(format!("rank {} left out: {error}", rank.rank));
-                    failure.get_or_insert(error);
-                    return false;
-                }
-            };
-            let profile =
-                RankProfile::of(&analysis.recording, &analysis.attribution, &mut read.names);
-            match profile {
-                Ok(profile) => read.profiles.push(profile),
-                Err(error) => {
-                    notes.push(format!("rank {} left out: {error}", rank.rank));
-                    return false;
+        for (number, ranks_at_once) in ranks.chunks(at_once).enumerate() {
+            progress.say(format!("reading rank {}", ranks_at_once[0].rank));
+            progress.done((number * at_once) as u64, ranks.len() as u64);
+            // In order, so that names do not depend on who is done first.
+            for (rank, analysis) in ranks_at_once
+                .iter()
+                .zip(analysed(ranks_at_once, operations))
+            {
+                match analysis
+                    .map_err(anyhow::Error::from)
+                    .and_then(|one| read.add(rank, one))
+                {
+                    Ok(()) => job.ranks.push(rank.clone()),
+                    Err(error) => {
+                        let note = format!("rank {} left out: {error}", rank.rank);
+                        job.notes.push(note);
+                        failure.get_or_insert(error);
+                    }
                 }
             }
-            read.machines
-                .entry(rank.host.clone())
-                .or_insert(analysis.recording.machine);
-            true
-        });
+        }
         match failure {
-            Some(error) if job.ranks.is_empty() => Err(error.into()),
+            Some(error) if job.ranks.is_empty() => Err(error),
             _ => Ok(read),
         }
     }
+
+    fn add(&mut self, rank: &RankRecording, analysis: Analysis) -> anyhow::Result<()> {
+        let names = &mut self.names;
+        let profile = RankProfile::of(&analysis.recording, &analysis.attribution, names)
+            .map_err(anyhow::Error::from_boxed)?;
+        self.profiles.push(profile);
+        let machine = analysis.recording.machine;
+        self.machines.entry(rank.host.clone()).or_insert(machine);
+        Ok(())
+    }
+}
+
+/// Recordings read on a thread each, in their order.
+fn analysed(ranks: &[RankRecording], operations: Operations) -> Vec<Result<Analysis, Error>> {
+    let read = |rank: &RankRecording| Analysis::of(&rank.folder, operations);
+    std::thread::scope(|scope| {
+        let reading: Vec<_> = ranks
+            .iter()
+            .map(|rank| scope.spawn(move || read(rank)))
+            .collect();
+        let read = reading
+            .into_iter()
+            .map(|thread| thread.join().expect("a panic ends the process"));
+        read.collect()
+    })
 }

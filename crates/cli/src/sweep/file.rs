@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     const FILE: &str = "recordings = [\"a\", \"b\"]\nmachines = [\"flash-8\"]\n\
-        policies = [\"first-touch\", \"migrate\"]\n[parameters]\ntrigger = [64, 128]\nsharing = [16, 32]\n";
+        policies = [\"first-touch\", \"migrate\"]\n[parameters]\ntrigger = [64, 128]\nhold = [4, 16]\n";
 
     fn titles(text: &str) -> Result<Vec<String>, String> {
         let cells = SweepFile::parse(text)?.cells()?;
@@ -203,7 +203,7 @@ mod tests {
         let titles = titles(FILE).unwrap();
         assert_eq!(titles.len(), 2 * (1 + 4));
         assert_eq!(titles[0], "a, flash-8, first-touch");
-        assert_eq!(titles[1], "a, flash-8, migrate, sharing=16, trigger=64");
+        assert_eq!(titles[1], "a, flash-8, migrate, hold=4, trigger=64");
         assert!(titles[5].starts_with("b, "));
     }
 
@@ -225,9 +225,9 @@ mod tests {
             let error = titles(&FILE.replacen(from, to, 1)).unwrap_err();
             assert!(error.contains(words) && !error.contains('\n'), "{error}");
         }
-        let many: Vec<String> = (0..2000).map(|number| number.to_string()).collect();
+        let many: Vec<String> = (1..2001).map(|number| number.to_string()).collect();
         let many = format!("[{}]", many.join(", "));
-        let text = FILE.replace("[64, 128]", &many).replace("[16, 32]", &many);
+        let text = FILE.replace("[64, 128]", &many).replace("[4, 16]", &many);
         assert!(titles(&text).unwrap_err().contains("more than"));
     }
 }
