@@ -53,12 +53,9 @@ fn of_recordings(arguments: &Simulate) -> anyhow::Result<ExitCode> {
         Some(name) => crate::machine::read(name)?,
         None => recordings[0].machine.clone(),
     };
+    let named = arguments.machine.as_deref().unwrap_or("local");
     for recording in &recordings {
-        serves(
-            recording,
-            &machine,
-            arguments.machine.as_deref().unwrap_or("local"),
-        )?;
+        serves(recording, &machine, named)?;
     }
     let left_out = match arguments.policy.is_empty() {
         true => leave_out_senseless(&mut jobs, &machine.timing()?),

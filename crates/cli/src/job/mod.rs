@@ -21,6 +21,14 @@ pub use merge::{MergeOutput, merge, merge_jobs};
 pub use plan::{PlannedJob, plan};
 
 pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
+    for (is_given, option) in [
+        (arguments.heatmap.is_some(), "--heatmap"),
+        (arguments.html.is_some(), "--html"),
+    ] {
+        if is_given {
+            return Err(for_recordings(option, job));
+        }
+    }
     let by = match arguments.by {
         None | Some(GroupBy::Group) => JobBy::Group,
         Some(GroupBy::Rank) => JobBy::Rank,

@@ -131,7 +131,7 @@ fn show(
             decision.decided_from
         );
         for decided in &decision.plans {
-            text += &to_text(decided, terminal::width());
+            text += &to_text(decided, terminal::width(), terminal::colour());
             text.push('\n');
         }
     }

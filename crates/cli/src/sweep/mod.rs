@@ -16,7 +16,7 @@ use anyhow::Context;
 use nearpage_machine::Machine;
 use nearpage_planner::replay::trace::Replayed;
 use nearpage_recording::Recording;
-use nearpage_simulator::{Job, Policy, Trace, simulate};
+use nearpage_simulator::{Job, SimulatedPolicy, Trace, simulate};
 
 use crate::arguments::{Deciding, Engine, Shard, Sweep, SweepCommand};
 use crate::cells::{self, Attempt};
@@ -289,7 +289,7 @@ fn jobs(
     for one in missing {
         let mut job = one.cell.job()?;
         let found = match &mut job.policy {
-            Policy::Homes { name, plan } => {
+            SimulatedPolicy::Homes { name, plan } => {
                 plans.find(name).map(|mut found| *plan = found.remove(0))
             }
             _ => Ok(()),
@@ -326,7 +326,7 @@ impl Missing<'_> {
         if let Attempt::Done(kept) = attempt {
             let words = match (&kept.failed, kept.result) {
                 (Some(cause), _) => format!("failed: {cause}"),
-                (None, Some(result)) => nearpage_machine::duration(result.time_ns),
+                (None, Some(result)) => nearpage_amount::time(result.time_ns),
                 (None, None) => "no result".to_owned(),
             };
             terminal::say(&format!("{}: {words}", self.title));

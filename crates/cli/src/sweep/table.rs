@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use nearpage_machine::{duration, several};
+use nearpage_amount::{count, percent, time};
+use nearpage_machine::several;
 use nearpage_report::{printable, shorten};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -192,11 +193,11 @@ impl SweepOutput<'_> {
                 let _ = write!(policy, ", {name}={value}");
             }
             let left = format!(
-                "{:>9}  {:>7}  {:>3.0} %  {:>11}  ",
-                duration(row.result.time_ns),
+                "{:>9}  {:>7}  {:>5}  {:>11}  ",
+                time(row.result.time_ns),
                 ratio.unwrap_or_default(),
-                100.0 * row.result.local_share,
-                moved,
+                percent(row.result.local_share),
+                count(moved as f64),
             );
             let room = width.saturating_sub(left.chars().count()).max(16);
             let _ = writeln!(text, "{left}{}", shorten(&printable(&policy), room));
