@@ -134,6 +134,9 @@ impl SweepFile {
                     continue;
                 }
                 used.push(parameter);
+                if combinations.len().saturating_mul(values.len()) > CELLS_MAX {
+                    return Err(format!("more than {CELLS_MAX} cells"));
+                }
                 let each = combinations.iter().flat_map(|before| {
                     values.iter().map(|value| {
                         let mut combination = before.clone();
@@ -142,9 +145,6 @@ impl SweepFile {
                     })
                 });
                 combinations = each.collect();
-                if combinations.len() > CELLS_MAX {
-                    return Err(format!("more than {CELLS_MAX} cells"));
-                }
             }
             settings.extend(combinations.into_iter().map(|one| (name.clone(), one)));
         }
