@@ -162,9 +162,10 @@ mod tests {
     }
 
     fn groups(members: &[&[usize]]) -> RankGroups {
-        let group = |members: &&[usize]| RankGroup {
-            members: members.to_vec(),
-            ..RankGroup::default()
+        let group = |members: &&[usize]| {
+            let mut group = RankGroup::default();
+            group.members = members.to_vec();
+            group
         };
         RankGroups {
             groups: members.iter().map(group).collect(),
