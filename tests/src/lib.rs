@@ -42,9 +42,11 @@ pub mod mutated;
 pub mod numa_maps;
 pub mod page_nodes;
 pub mod paused;
+mod slurm;
 mod socket;
 
 pub use browser::Browser;
 pub use case::{Case, Finished, nearpage_path, repository, target, workload};
 pub use guest::{Guest, GuestError, GuestNode, GuestOutput};
 pub use inspection::Inspection;
+pub use slurm::Slurm;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearpage_tests::{Case, Finished, nearpage_path, repository};
-use serde_json::Value;
+use nearpage_tests::{Case, Finished, nearpage_path, repository, target};
+use serde_json::{Value, json};
 
 /// Variables of `srun`, for one task of a step.
 fn slurm(command: &mut Command, rank: u32, size: u32) {
@@ -31,18 +32,18 @@ fn record(case: &Case, rank: u32, size: u32, words: &[&str]) -> Command {
 fn names(case: &Case, folder: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(case.path(folder)).expect("a folder");
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
-    entries
-        .map(|entry| name(entry).to_string_lossy().into_owned())
-        .collect()
+    let names = entries.map(|entry| name(entry).to_string_lossy().into_owned());
+    // What ranks share is beside their recordings.
+    names.filter(|name| name != ".shared").collect()
 }
 
-fn json(finished: &Finished) -> Value {
+fn parsed(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
 }
 
 /// The report of a job, as its schema says.
 fn report(case: &Case, job: &str) -> Value {
-    let report = json(&case.nearpage(["report", "--json", job]).success());
+    let report = parsed(&case.nearpage(["report", "--json", job]).success());
     let schema = repository().join("docs/reference/schema/report-job.json");
     let schema = fs::read_to_string(schema).expect("a kept schema");
     let schema: Value = serde_json::from_str(&schema).expect("JSON");
@@ -73,7 +74,8 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (argc > 1 && rank == 1) MPI_Abort(MPI_COMM_WORLD, 9);
+    if (argc > 1 && rank == 1 && !strcmp(argv[1], "abort")) MPI_Abort(MPI_COMM_WORLD, 9);
+    if (argc > 1 && rank == 1) abort();
     size_t count = 1 << 20;
     double *values = malloc(count * sizeof *values);
     double sum = 0, all = 0;
@@ -145,27 +147,20 @@ fn an_mpi_program_is_recorded_rank_by_rank_and_runs_as_without() {
         assert!(text.contains("4 ranks on 1 host, Open MPI"), "{text}");
     }
     case.nearpage(["report", "--by", "thread", job]).exits(2);
-    // A rank that gives up ends the job, recorded or not.
-    let alone = mpirun(&case, &["./app", "abort"]);
-    let recorded = mpirun(
-        &case,
-        &[
-            nearpage,
-            "record",
-            "-o",
-            "aborted/%r",
-            "--",
-            "./app",
-            "abort",
-        ],
-    );
-    assert_eq!(
-        (recorded.code, recorded.signal),
-        (alone.code, alone.signal),
-        "{recorded}"
-    );
-    assert_eq!(recorded.stdout, alone.stdout);
-    case.nearpage(["report", "aborted"]).success();
+    // A rank that gives up, or is ended by a signal, ends the job, recorded or not.
+    for ending in ["abort", "signal"] {
+        let alone = mpirun(&case, &["./app", ending]);
+        let output = format!("{ending}/%r");
+        let words = [nearpage, "record", "-o", &output, "--", "./app", ending];
+        let recorded = mpirun(&case, &words);
+        assert_eq!(
+            (recorded.code, recorded.signal),
+            (alone.code, alone.signal),
+            "{recorded}"
+        );
+        assert_eq!(recorded.stdout, alone.stdout);
+        case.nearpage(["report", ending]).success();
+    }
 }
 
 #[test]
@@ -283,5 +278,222 @@ fn what_a_killed_rank_recorded_opens_in_its_job() {
     assert!(
         report.stdout.contains("2 ranks on 1 host, Slurm"),
         "{report}"
+    );
+}
+
+/// Rank 3 of every four has an array of its own.
+const TWO_GROUPS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+enum { COUNT = 1 << 20 };
+__attribute__((noinline)) static double *make_grid(void) { return calloc(COUNT, sizeof(double)); }
+__attribute__((noinline)) static double *make_table(void) { return calloc(COUNT, sizeof(double)); }
+int main(void) {
+    int rank = atoi(getenv("SLURM_PROCID"));
+    double *values = rank % 4 == 3 ? make_table() : make_grid();
+    double sum = 0;
+    for (long round = 0; round < 200; round++)
+        for (long i = 0; i < COUNT; i++) sum += values[(i * 4099) & (COUNT - 1)] += 1;
+    printf("%.0f\n", sum);
+    return 0;
+}
+"#;
+
+/// Four ranks of that program in `job`, on two hosts.
+fn record_two_groups(case: &Case) {
+    let source = case.write("app.c", TWO_GROUPS);
+    let mut compiler = case.command("cc");
+    compiler.args(["-g", "-O1", "-o"]).arg(case.path("app"));
+    case.run({
+        compiler.arg(source);
+        compiler
+    })
+    .success();
+    for rank in 0..4 {
+        let words = ["-q", "--rate", "997", "-o", "job/%r", "--", "./app"];
+        let mut command = record(case, rank, 4, &words);
+        command.env("SLURMD_NODENAME", format!("n{}", 1 + rank / 2));
+        case.run(command).success();
+    }
+}
+
+#[test]
+fn each_rank_runs_with_the_part_of_its_group() {
+    let case = Case::new("plan_of_job");
+    record_two_groups(&case);
+    let words = [
+        "plan",
+        "--json",
+        "--machine",
+        "opteron-4",
+        "--policy",
+        "interleave",
+        "job",
+    ];
+    let plan = parsed(&case.nearpage(words).success());
+    let schema = repository().join("docs/reference/schema/plan.json");
+    let schema: Value =
+        serde_json::from_str(&fs::read_to_string(schema).expect("a kept schema")).expect("JSON");
+    assert!(jsonschema::is_valid(&schema, &plan), "{plan:#}");
+    let groups = plan["job"]["groups"].as_array().expect("groups");
+    let of = |key: &str| {
+        groups
+            .iter()
+            .map(|group| group[key].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of("ranks"), [json!([0, 1, 2]), json!([3])], "{plan:#}");
+    assert_eq!(of("local_ranks"), of("ranks"));
+    assert_eq!(of("plans"), [json!([0]), json!([1])]);
+
+    // Recorded ranks follow their group's part, others that of their local rank.
+    for (rank, local_rank, function, is_noted) in [
+        (0, 0, "make_grid", true),
+        (3, 3, "make_table", false),
+        (7, 3, "make_table", true),
+        (6, 9, "make_grid", true),
+    ] {
+        let mut command = case.command(nearpage_path());
+        command.args(["run", "--json", "--plan", "job/plan.toml", "--", "./app"]);
+        slurm(&mut command, rank, 8);
+        command.env("SLURM_LOCALID", local_rank.to_string());
+        let ran = parsed(&case.run(command).success());
+        let rules = ran["placed"]["rules"].as_array().expect("rules");
+        let names: Vec<&str> = rules
+            .iter()
+            .filter_map(|rule| rule["name"].as_str())
+            .collect();
+        assert!(names.iter().any(|name| name.contains(function)), "{ran:#}");
+        let note = ran["notes"].as_array().expect("notes").iter();
+        let notes = note.filter(|note| {
+            note.as_str()
+                .is_some_and(|text| text.contains("in no group"))
+        });
+        assert_eq!(notes.count(), usize::from(is_noted), "{ran:#}");
+    }
+    let text = case
+        .nearpage(["plan", "--policy", "object", "-o", "-", "job"])
+        .success()
+        .stdout;
+    assert!(text.contains("[[group]]\nranks = \"0-2\""), "{text}");
+    // What a job's folder and plan are not for.
+    for option in ["--html=page.html", "--heatmap"] {
+        let report = case.nearpage(["report", "job", option]).exits(2);
+        assert!(
+            report.stderr.contains("name the folder of a rank"),
+            "{report}"
+        );
+    }
+    case.nearpage(["plan", "--policy", "object,interleave", "job"])
+        .exits(2);
+    case.nearpage(["plan", "job", "job/0"]).exits(2);
+    let view = case
+        .nearpage(["view", "--no-open", "--plan", "job/plan.toml", "job/0"])
+        .exits(1);
+    assert!(view.stderr.contains("plan of a job"), "{view}");
+}
+
+/// Python with DuckDB, installed on first use; none where it can't be had.
+fn duckdb() -> Option<PathBuf> {
+    const VERSION: &str = "2.0.1";
+    let folder = target().join(format!("duckdb-{VERSION}"));
+    let lock =
+        fs::File::create(target().join("duckdb.lock")).expect("the target folder is writable");
+    lock.lock().expect("locking a file of ours");
+    if !folder.exists() {
+        let new = folder.with_extension("new");
+        let installed = Command::new("python3")
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--timeout",
+                "20",
+                "--retries",
+                "1",
+                "--target",
+            ])
+            .arg(&new)
+            .arg(format!("duckdb=={VERSION}"))
+            .output();
+        let is_installed = installed.is_ok_and(|output| output.status.success());
+        if !is_installed || fs::rename(&new, &folder).is_err() {
+            eprintln!("skipped: the Python package duckdb can't be installed here");
+            return None;
+        }
+    }
+    Some(folder)
+}
+
+#[test]
+fn merged_ranks_are_queried_by_duckdb() {
+    const QUERY: &str = "import sys, json, duckdb\n\
+        print(json.dumps([list(row) for row in duckdb.sql(sys.stdin.read()).fetchall()], default=str))\n";
+    let case = Case::new("merge");
+    record_two_groups(&case);
+    let merged = parsed(
+        &case
+            .nearpage(["merge", "--json", "job", "-o", "one"])
+            .success(),
+    );
+    assert_eq!(merged["ranks"], 4, "{merged}");
+    assert!(
+        case.path("one/job=77/host=n2/rank=3/accesses.parquet")
+            .exists()
+    );
+    case.nearpage(["merge", "job", "-o", "one"]).exits(1);
+    case.nearpage(["merge", "job/0", "-o", "two"]).exits(2);
+    case.nearpage(["export", "job", "-o", "three"]).success();
+    let csv = case
+        .nearpage(["export", "job", "--to", "csv", "-o", "-"])
+        .exits(2);
+    assert!(csv.stderr.contains("such as job/0"), "{csv}");
+    // Nothing is left of what was not written.
+    assert!(
+        names(&case, ".")
+            .iter()
+            .all(|name| !name.starts_with(".one"))
+    );
+    let Some(duckdb) = duckdb() else { return };
+    let ask = |query: &str| -> Vec<Vec<Value>> {
+        let file = case.write("query.sql", query);
+        let mut python = case.command("python3");
+        python
+            .args(["-c", QUERY])
+            .env("PYTHONPATH", &duckdb)
+            .stdin(fs::File::open(file).expect("the query"));
+        let finished = case.run(python).success();
+        serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
+    };
+    let of_guide = |name: &str| {
+        let path = repository().join("docs/guide/queries").join(name);
+        ask(&fs::read_to_string(path).expect("a query of the guide"))
+    };
+    let all = ask("SELECT count(*), count(DISTINCT rank) FROM read_parquet('one/**/*.parquet')");
+    assert_eq!(all, [[merged["accesses"].clone(), 4.into()]]);
+    let hot = of_guide("hot-objects.sql");
+    let named = |row: &Vec<Value>, function: &str| {
+        row[0].as_str().is_some_and(|name| name.contains(function))
+    };
+    assert!(named(&hot[0], "make_grid"), "{hot:?}");
+    assert_eq!(hot[0][1], 3, "{hot:?}");
+    assert!(
+        hot.iter()
+            .any(|row| named(row, "make_table") && row[1] == 1),
+        "{hot:?}"
+    );
+    let hosts: Vec<Value> = of_guide("remote-by-host.sql")
+        .into_iter()
+        .map(|row| row[1].clone())
+        .collect();
+    assert_eq!(hosts, ["n1", "n2"]);
+    let ranks = of_guide("slowest-ranks.sql");
+    let third = ranks.iter().find(|row| row[2] == 3).expect("rank 3");
+    assert!(
+        third[4]
+            .as_str()
+            .is_some_and(|name| name.contains("make_table")),
+        "{ranks:?}"
     );
 }

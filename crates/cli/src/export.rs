@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use nearpage_machine::several;
-use nearpage_recording::Recording;
+use nearpage_recording::{Job, Recording};
 use nearpage_report::{ProfileFormat, Written, write_profile};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::arguments::{Export, ExportFormat};
 use crate::progress::Progress;
 use crate::record::quoted;
 use crate::whole_file::WholeFile;
-use crate::{Usage, json, terminal};
+use crate::{Usage, job, json, terminal};
 
 /// Accesses that viewers still take, unless something else is asked for.
 const AT_MOST: u64 = 1_000_000;
@@ -39,6 +39,9 @@ pub struct ExportOutput<'a> {
 }
 
 pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
+    if let Some(job) = Job::open(&arguments.recording)? {
+        return of_job(&arguments, job);
+    }
     let format = match arguments.to {
         ExportFormat::Parquet => return tables(&arguments),
         ExportFormat::PerfScript => ProfileFormat::PerfScript,
@@ -78,18 +81,44 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was exported, on standard output as JSON or in a line on standard error.
-fn told(arguments: &Export, Written { accesses, dropped }: Written) -> anyhow::Result<()> {
-    if arguments.json {
-        return json::print(&ExportOutput {
-            version: nearpage_recording::JSON_VERSION,
-            input: &arguments.recording,
-            output: &arguments.output,
-            format: arguments.to,
-            accesses,
-            left_out_accesses: dropped,
-        });
+/// The tables of a job's ranks; viewers of profiles know one program at a time.
+fn of_job(arguments: &Export, job: Job) -> anyhow::Result<ExitCode> {
+    if arguments.to != ExportFormat::Parquet || arguments.at_most.is_some() {
+        let rank = &job.ranks[0].folder;
+        return Err(Usage(format!(
+            "{} is a job, whose ranks are exported together as Parquet only, whole; name the folder of a rank, such as {}",
+            job.folder.display(),
+            rank.display()
+        ))
+        .into());
     }
+    let merged = job::merge(&[job], &arguments.output)?;
+    if arguments.json {
+        let (accesses, dropped) = (merged.accesses, 0);
+        json::print(&output(arguments, &Written { accesses, dropped }))?;
+    } else {
+        merged.say(arguments.quiet);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn output<'a>(arguments: &'a Export, written: &Written) -> ExportOutput<'a> {
+    ExportOutput {
+        version: nearpage_recording::JSON_VERSION,
+        input: &arguments.recording,
+        output: &arguments.output,
+        format: arguments.to,
+        accesses: written.accesses,
+        left_out_accesses: written.dropped,
+    }
+}
+
+/// What was exported, on standard output as JSON or in a line on standard error.
+fn told(arguments: &Export, written: Written) -> anyhow::Result<()> {
+    if arguments.json {
+        return json::print(&output(arguments, &written));
+    }
+    let Written { accesses, dropped } = written;
     if arguments.quiet {
         return Ok(());
     }

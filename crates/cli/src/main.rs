@@ -3,6 +3,7 @@
 
 mod analysis;
 mod arguments;
+mod cells;
 mod compare;
 mod doctor;
 mod downsample;
@@ -26,6 +27,7 @@ mod schema;
 mod shown;
 mod simulate;
 mod stack;
+mod sweep;
 mod terminal;
 mod top;
 mod trace;
@@ -113,10 +115,12 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::History(arguments) => history::main(arguments),
         Command::Import(arguments) => import::main(arguments),
         Command::Export(arguments) => export::main(arguments),
+        Command::Merge(arguments) => job::merge_jobs(&arguments),
         Command::Downsample(arguments) => downsample::main(arguments),
         Command::Compare(arguments) => compare::main(arguments),
         Command::Evaluate(arguments) => evaluate::main(arguments),
         Command::Simulate(arguments) => simulate::main(arguments),
+        Command::Sweep(arguments) => sweep::main(&arguments),
         Command::Live(arguments) => live::main(arguments),
         Command::Top(arguments) => top::main(arguments),
         Command::Lab(arguments) => lab::main(arguments),

@@ -12,13 +12,15 @@ use nearpage_machine::Machine;
 use nearpage_planner::recordings::{Choice, choose, differ_in_input};
 use nearpage_planner::several_inputs::{AcrossInputs, plan_for_all};
 use nearpage_planner::{Analysis, DecidedPlan, Planner, Policy};
+use nearpage_recording::{Job, Metadata};
 use nearpage_report::printable;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::job::PlannedJob;
 use crate::progress::Progress;
 use crate::record::quoted;
-use crate::{Usage, analysis, arguments, json, terminal};
+use crate::{Usage, analysis, arguments, job, json, terminal};
 
 pub use table::to_text;
 
@@ -35,9 +37,28 @@ pub struct PlanOutput {
     /// Of several recordings with different inputs: what the plan does to each of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     inputs: Option<AcrossInputs>,
+    /// Of a job: which ranks follow which plans.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<PlannedJob>,
+}
+
+impl PlanOutput {
+    /// The plans of a job.
+    pub fn of_job(plans: Vec<DecidedPlan>, job: PlannedJob) -> Self {
+        Self {
+            version: nearpage_recording::JSON_VERSION,
+            plans,
+            choice: None,
+            inputs: None,
+            job: Some(job),
+        }
+    }
 }
 
 pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
+    if let Some(job) = named_job(&arguments.recordings)? {
+        return job::plan(&arguments, &job);
+    }
     if arguments.recordings.len() > 1 {
         choice::refuse_policies(&arguments)?;
     }
@@ -98,11 +119,35 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
             plans,
             choice,
             inputs,
+            job: None,
         })?;
         return Ok(ExitCode::SUCCESS);
     }
-    show(&plans, several.as_ref(), &output, &command_of(&analyses[0]))?;
+    show(
+        &plans,
+        several.as_ref(),
+        &output,
+        &command_of(&analyses[0].recording.metadata),
+    )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The job that is to be planned; none where recordings are.
+fn named_job(folders: &[PathBuf]) -> anyhow::Result<Option<Job>> {
+    for folder in folders {
+        let Some(job) = Job::open(folder)? else {
+            continue;
+        };
+        if folders.len() == 1 {
+            return Ok(Some(job));
+        }
+        let wording = format!(
+            "{} is a job, which is planned alone; name only it, or the folders of ranks in it",
+            folder.display()
+        );
+        return Err(Usage(wording).into());
+    }
+    Ok(None)
 }
 
 /// Prints the plans, and how to run `command` with each.
@@ -132,8 +177,8 @@ fn show(
 }
 
 /// What was recorded, as it would be typed.
-fn command_of(analysis: &Analysis) -> String {
-    let words = &analysis.recording.metadata.command;
+pub fn command_of(metadata: &Metadata) -> String {
+    let words = &metadata.command;
     let typed: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     match typed.is_empty() {
         true => "COMMAND".to_owned(),

@@ -1,5 +1,6 @@
 //! `nearpage record`: run a command and record it.
 
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,8 +11,8 @@ use nearpage_machine::several;
 use nearpage_recording::{Finished, Launched, RateChange, Recording, SampleCounts};
 use nearpage_report::asks_nothing;
 use nearpage_runner::{
-    ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, expand_output,
-    launched, observe, replace_by,
+    ObserveOptions, Observed, Placing, RankSelection, SmallAllocations, Traced, default_output,
+    expand_output, launched, observe, replace_by,
 };
 use nearpage_sampler::{AccessSelection, PmuEvent, PmuOptions, RequestedSource, State, Target};
 use schemars::JsonSchema;
@@ -150,15 +151,7 @@ impl RecordOutput {
 }
 
 pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
-    if let Some(ranks) = &arguments.ranks {
-        let Some(launched) = launched() else {
-            let wording = "--ranks: no launcher (srun, mpirun) gives this process a rank";
-            return Err(Usage(wording.to_owned()).into());
-        };
-        if !ranks.contains(launched.rank) {
-            match replace_by(&arguments.command)? {}
-        }
-    }
+    leave_unselected(arguments.ranks.as_ref(), &arguments.command)?;
     let pmu = pmu_options(&arguments)?;
     let source = match arguments.source {
         // The clock knows of no TLB.
@@ -178,6 +171,19 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     into_new_folder(arguments.output.as_deref(), &target, |output| {
         sample(&arguments, target.clone(), (source, pmu), output)
     })
+}
+
+/// Becomes the command where `--ranks` does not select this rank.
+pub fn leave_unselected(ranks: Option<&RankSelection>, command: &[OsString]) -> anyhow::Result<()> {
+    let Some(ranks) = ranks else { return Ok(()) };
+    let Some(launched) = launched() else {
+        let wording = "--ranks: no launcher (srun, mpirun) gives this process a rank";
+        return Err(Usage(wording.to_owned()).into());
+    };
+    match ranks.contains(launched.rank) {
+        true => Ok(()),
+        false => match replace_by(command)? {},
+    }
 }
 
 /// Records into the folder of `-o`, its placeholders replaced, or into a new one with a default name; a folder that nothing

@@ -15,15 +15,11 @@ use crate::{Usage, analysis, terminal};
 pub const ROWS: usize = 20;
 
 pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
+    if let Some(job) = Job::open(&arguments.recording)? {
+        return crate::job::report(&arguments, &job);
+    }
     if let Some(file) = &arguments.html {
         return crate::view::write(&arguments.recording, file);
-    }
-    if let Some(job) = Job::open(&arguments.recording)? {
-        if arguments.heatmap.is_some() {
-            let wording = "--heatmap is of a recording, and this is the folder of a job";
-            return Err(Usage(wording.to_owned()).into());
-        }
-        return crate::job::report(&arguments, &job);
     }
     let by = match arguments.by.unwrap_or(GroupBy::Object) {
         GroupBy::Object => nearpage_report::GroupBy::Object,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use nearpage_machine::NodeId;
 use nearpage_plan::{PlaceRule, ProgramImage, SearchPaths};
-use nearpage_runner::{Placed, ReplicaSource, RunOptions, RunOutcome, UsedReplicas, run};
+use nearpage_runner::{Placed, ReplicaSource, RunOptions, RunOutcome, UsedReplicas, launched, run};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -74,8 +74,10 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
         replicate: &replicate.collect::<Result<Vec<_>, _>>()?,
         replicate_bytes_max: arguments.replicate_max << 20,
     };
+    // Of many ranks one speaks; `--json` has what each has to say.
+    let is_other_rank = launched().is_some_and(|launched| launched.rank > 0);
     let say = |line: &str| {
-        if !arguments.quiet && !arguments.json {
+        if !arguments.quiet && !arguments.json && !is_other_rank {
             terminal::say(line);
         }
     };

@@ -16,6 +16,7 @@ use crate::evaluate::EvaluateOutput;
 use crate::export::ExportOutput;
 use crate::history::HistoryOutput;
 use crate::import::ImportOutput;
+use crate::job::MergeOutput;
 use crate::lab::{LabOutput, MatrixOutput};
 use crate::live::{LiveOutput, ReplayOutput};
 use crate::machine::{CalibrationOutput, MachineList, MachineOutput};
@@ -23,6 +24,7 @@ use crate::optimize::OptimizeOutput;
 use crate::plan::PlanOutput;
 use crate::record::RecordOutput;
 use crate::run::RunOutput;
+use crate::sweep::{SweepOutput, SweepStatusOutput};
 use crate::top::TopOutput;
 
 /// Writes a file for each output.
@@ -51,6 +53,7 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("machine", of::<MachineOutput>()),
         ("machine-calibrate", of::<CalibrationOutput>()),
         ("machine-list", of::<MachineList>()),
+        ("merge", of::<MergeOutput>()),
         ("optimize", of::<OptimizeOutput>()),
         ("plan", of::<PlanOutput>()),
         ("record", of::<RecordOutput>()),
@@ -58,6 +61,8 @@ fn all() -> Vec<(&'static str, Schema)> {
         ("report-job", of::<JobReportOutput<'_>>()),
         ("run", of::<RunOutput>()),
         ("simulate", of::<SimulationOutput<'_>>()),
+        ("sweep-report", of::<SweepOutput<'_>>()),
+        ("sweep-status", of::<SweepStatusOutput>()),
         ("downsample", of::<DownsampleOutput>()),
         ("top", of::<TopOutput>()),
     ]

@@ -24,16 +24,26 @@ use nearpage_simulator::{
     simulate,
 };
 
-use crate::arguments::{CountedMode, Simulate};
+use crate::arguments::{CountedMode, Shard, Simulate};
 use crate::progress::Progress;
 use crate::record::quoted;
 use crate::whole_file::WholeFile;
-use crate::{Usage, terminal};
-use plans::Plans;
+use crate::{Usage, sweep, terminal};
+
+pub use plans::Plans;
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
-    let mut jobs = scheduled(jobs(&arguments)?, &arguments)?;
-    let (recordings, mut traces) = read(&arguments)?;
+    if let Some(file) = &arguments.sweep {
+        let shard = arguments.shard.unwrap_or(Shard::WHOLE);
+        return sweep::compute(file, shard, arguments.jobs);
+    }
+    of_recordings(&arguments)
+}
+
+/// Replays the recordings that were named.
+fn of_recordings(arguments: &Simulate) -> anyhow::Result<ExitCode> {
+    let mut jobs = scheduled(jobs(arguments)?, arguments)?;
+    let (recordings, mut traces) = read(arguments)?;
     if let [trace] = traces.as_mut_slice()
         && jobs.len() > 1
     {
@@ -43,12 +53,9 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         Some(name) => crate::machine::read(name)?,
         None => recordings[0].machine.clone(),
     };
+    let named = arguments.machine.as_deref().unwrap_or("local");
     for recording in &recordings {
-        serves(
-            recording,
-            &machine,
-            arguments.machine.as_deref().unwrap_or("local"),
-        )?;
+        serves(recording, &machine, named)?;
     }
     let left_out = match arguments.policy.is_empty() {
         true => leave_out_senseless(&mut jobs, &machine.timing()?),
@@ -110,7 +117,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         objects: &objects(&recordings, &traces),
         threads_elsewhere: &elsewhere,
     };
-    print(&arguments, &simulation)?;
+    print(arguments, &simulation)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -297,10 +304,10 @@ fn elsewhere_note(plan: &ThreadsElsewhere) -> String {
 }
 
 /// What the name of a plan's policy begins with, before its file.
-const PLAN: &str = "plan:";
+pub const PLAN: &str = "plan:";
 
 /// Refuses a recording that was made for other caches, with the command that makes one.
-fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::Result<()> {
+pub fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::Result<()> {
     let folder = recording.folder.display();
     let asked = Tracing::new(machine, named, &TraceOptions::default());
     asked.map_err(|problem| anyhow::anyhow!(problem))?;
@@ -346,6 +353,25 @@ fn leave_out_senseless(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> {
     })
 }
 
+/// The policy of a name; where a plan has pages is to be found yet.
+pub fn policy(name: &str) -> anyhow::Result<SimulatedPolicy> {
+    let plan = || {
+        let is_plan = name.starts_with(PLAN) && name != PLAN;
+        is_plan.then(|| SimulatedPolicy::Homes {
+            name: name.to_owned(),
+            plan: PlanHomes::default(),
+        })
+    };
+    let known = SimulatedPolicy::from_name(name).or_else(plan);
+    known.ok_or_else(|| {
+        let wording = format!(
+            "no policy `{name}`; there are {}, {PLAN}FILE, and {PLAN}auto, {PLAN}object and so on of the recording itself",
+            SimulatedPolicy::NAMES.join(", ")
+        );
+        Usage(wording).into()
+    })
+}
+
 /// What to simulate, of what was typed.
 fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
@@ -354,19 +380,7 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
         named => named.iter().map(String::as_str).collect(),
     };
     for name in named {
-        let plan = || {
-            let is_plan = name.starts_with(PLAN) && name != PLAN;
-            is_plan.then(|| SimulatedPolicy::Homes {
-                name: name.to_owned(),
-                plan: PlanHomes::default(),
-            })
-        };
-        let policy = SimulatedPolicy::from_name(name).or_else(plan).ok_or_else(|| {
-            Usage(format!(
-                "no policy `{name}`; there are {}, {PLAN}FILE, and {PLAN}auto, {PLAN}object and so on of the recording itself",
-                SimulatedPolicy::NAMES.join(", ")
-            ))
-        })?;
+        let policy = policy(name)?;
         let mut job = Job::new(policy);
         job.initial = arguments.initial.map(Initial::from);
         if arguments.json {

@@ -11,10 +11,11 @@ use nearpage_sampler::Target;
 use crate::arguments::{Record, Trace};
 use crate::json::{self, OwnOutput};
 use crate::progress::Progress;
-use crate::record::{RecordOutput, into_new_folder, quoted, small_allocations};
+use crate::record::{RecordOutput, into_new_folder, leave_unselected, quoted, small_allocations};
 use crate::{Usage, terminal};
 
 pub fn main(arguments: Trace) -> anyhow::Result<ExitCode> {
+    leave_unselected(arguments.ranks.as_ref(), &arguments.command)?;
     let target = Target::Command(arguments.command.clone());
     let pattern = arguments.output.clone();
     into_new_folder(pattern.as_deref(), &target, |output| {
@@ -76,6 +77,7 @@ pub fn of_record(arguments: Record) -> Result<Trace, Usage> {
         tracing: arguments.tracing,
         threads: arguments.threads,
         all_allocations: arguments.all_allocations,
+        ranks: arguments.ranks,
         json: arguments.json,
         quiet: arguments.quiet,
         command: arguments.command,

@@ -9,9 +9,11 @@ use std::thread;
 
 use nearpage_files::TemporaryFolder;
 use nearpage_plan::Plan;
+use nearpage_recording::Job;
 use nearpage_view::{Listening, Session};
 
 use crate::arguments::View;
+use crate::job;
 use crate::progress::Progress;
 use crate::terminal;
 use crate::whole_file::WholeFile;
@@ -19,7 +21,12 @@ use crate::whole_file::WholeFile;
 pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
     // Before anything takes time: is the port free, is there a page?
     let listening = Listening::new(arguments.port)?;
-    let paths: Vec<&Path> = arguments.paths.iter().map(AsRef::as_ref).collect();
+    let job = match arguments.paths.as_slice() {
+        [folder] => Job::open(folder)?,
+        _ => None,
+    };
+    let paths = job.map_or(Ok(arguments.paths), |job| job::shown(&job))?;
+    let paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
     let mut session = {
         let _progress = Progress::new(format!("reading {}", paths[0].display()));
         Session::new(&paths)?

@@ -46,6 +46,7 @@ mod memory;
 mod metrics;
 mod mover;
 mod observer;
+mod origin;
 mod pages;
 mod pins;
 mod policies;

@@ -1,13 +1,17 @@
 //! Totals since the daemon started, in Prometheus' text form (version 0.0.4).
 
 use std::fmt::Write;
+use std::path::Path;
 
 use crate::daemon::Report;
 use crate::mover::Outcomes;
+use crate::origin::Origin;
 
 /// Totals, and the last interval's shares.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
+    /// Name of this host.
+    host: String,
     intervals: u64,
     samples: u64,
     actions: u64,
@@ -25,13 +29,45 @@ pub struct Metrics {
     without_access: u64,
     local_share: Option<f64>,
     imbalance: f64,
-    /// Number, name, lost share, local share: of the last interval.
-    processes: Vec<(u32, String, f64, f64)>,
+    /// Of the last interval.
+    processes: Vec<ProcessMetrics>,
+}
+
+/// What is told of a process.
+#[derive(Clone, Debug, Default)]
+struct ProcessMetrics {
+    pid: u32,
+    name: String,
+    origin: Origin,
+    lost_share: f64,
+    local_share: f64,
+}
+
+impl ProcessMetrics {
+    fn labels(&self) -> String {
+        let mut labels = format!("{{pid=\"{}\",name=\"{}\"", self.pid, escaped(&self.name));
+        let Origin { cgroup, job, pod } = &self.origin;
+        for (label, value) in [("cgroup", cgroup), ("job_id", job), ("pod", pod)] {
+            // Prometheus takes an empty label for none, and has a label `job` of its own.
+            if !value.is_empty() {
+                let _ = write!(labels, ",{label}=\"{}\"", escaped(value));
+            }
+        }
+        labels + "}"
+    }
 }
 
 impl Metrics {
-    /// An interval has passed.
-    pub fn add(&mut self, report: &Report) {
+    /// Of a daemon on the host of this name.
+    pub fn of_host(host: String) -> Self {
+        Self {
+            host,
+            ..Self::default()
+        }
+    }
+
+    /// An interval has passed; `proc_root`: where the kernel says whose a process is (`/proc`).
+    pub fn add(&mut self, report: &Report, proc_root: &Path) {
         self.intervals += 1;
         self.samples += report.entry.interval.observations.len() as u64;
         self.actions += report.entry.actions.len() as u64;
@@ -51,18 +87,25 @@ impl Metrics {
         for process in &report.entry.processes {
             self.moved_back += u64::from(process.moved_back);
             self.replications_interleaved += process.replications_interleaved;
-            self.processes.push((
-                process.pid,
-                process.name.clone(),
-                f64::from(process.lost_per_1000) / 1000.0,
-                f64::from(process.local_per_1000) / 1000.0,
-            ));
+            self.processes.push(ProcessMetrics {
+                pid: process.pid,
+                name: process.name.clone(),
+                origin: Origin::of(proc_root, process.pid),
+                lost_share: f64::from(process.lost_per_1000) / 1000.0,
+                local_share: f64::from(process.local_per_1000) / 1000.0,
+            });
         }
     }
 
     /// The text that a scrape gets.
     pub fn text(&self) -> String {
         let mut text = Text(String::new());
+        let labels = format!(
+            "{{host=\"{}\",version=\"{}\"}}",
+            escaped(&self.host),
+            env!("CARGO_PKG_VERSION")
+        );
+        text.metric("info", "gauge", "Where this daemon runs.", &[(labels, 1.0)]);
         self.write_decisions(&mut text);
         self.write_moves(&mut text);
         self.write_lost_samples(&mut text);
@@ -175,24 +218,21 @@ impl Metrics {
             "Standard deviation of the nodes' accesses over their mean.",
             &plain(self.imbalance),
         );
-        let processes = |figure: fn(&(u32, String, f64, f64)) -> f64| -> Vec<(String, f64)> {
-            let labelled = self.processes.iter().map(|process| {
-                let labels = format!("{{pid=\"{}\",name=\"{}\"}}", process.0, escaped(&process.1));
-                (labels, figure(process))
-            });
-            labelled.collect()
+        let processes = |figure: fn(&ProcessMetrics) -> f64| -> Vec<(String, f64)> {
+            let all = self.processes.iter();
+            all.map(|process| (process.labels(), figure(process))).collect()
         };
         text.metric(
             "process_lost_share",
             "gauge",
             "Share of the CPU time that was lost to memory.",
-            &processes(|process| process.2),
+            &processes(|process| process.lost_share),
         );
         text.metric(
             "process_local_share",
             "gauge",
             "Local share of the process's sampled accesses.",
-            &processes(|process| process.3),
+            &processes(|process| process.local_share),
         );
     }
 }
@@ -248,9 +288,12 @@ mod tests {
         report.deciding_ns = 250_000;
         report.in_calls_ns = 1_500_000;
         report.longest_call_ns = 1_000_000;
-        let mut metrics = Metrics::default();
-        metrics.add(&report);
-        metrics.add(&report);
+        let proc_root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc_root.path().join("9")).unwrap();
+        std::fs::write(proc_root.path().join("9/cgroup"), "0::/slurm/job_4\n").unwrap();
+        let mut metrics = Metrics::of_host("n1".to_owned());
+        metrics.add(&report, proc_root.path());
+        metrics.add(&report, proc_root.path());
         let text = metrics.text();
         for line in [
             "nearpage_live_intervals_total 2",
@@ -264,7 +307,12 @@ mod tests {
             "nearpage_live_samples_without_access_total 6",
             "nearpage_live_local_share 0.875",
             "nearpage_live_controller_imbalance 0.25",
-            "nearpage_live_process_lost_share{pid=\"9\",name=\"a\\\"b\\\\c\\n\"} 0.25",
+            "nearpage_live_process_lost_share{pid=\"9\",name=\"a\\\"b\\\\c\\n\",cgroup=\"/slurm/job_4\",job_id=\"4\"} 0.25",
+            concat!(
+                "nearpage_live_info{host=\"n1\",version=\"",
+                env!("CARGO_PKG_VERSION"),
+                "\"} 1"
+            ),
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");
         }

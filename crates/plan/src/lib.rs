@@ -30,6 +30,7 @@ mod evaluate;
 mod file;
 #[doc(hidden)]
 pub mod fuzz;
+mod job;
 mod libraries;
 mod module;
 mod on_disk;
@@ -52,6 +53,7 @@ pub use file::{
     BuildId, CallSiteFrame, Decision, Effect, Layout, NodeWeights, OnlineMigration, Owner, PageRun,
     Phase, Placement, Plan, Program, Start, Subject, Team, threads_of,
 };
+pub use job::{GroupPlan, JobPlan, PartChoice, PlanFile, Rank, RankList};
 pub use libraries::SearchPaths;
 pub use module::{ModuleImage, Symbol};
 pub use place_rule::PlaceRule;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::{Error, Plan};
+use crate::{Error, JobPlan, Plan, PlanFile};
 
 /// No plan is as large; a file beyond it is something else.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -40,11 +40,35 @@ impl Plan {
     /// # Errors
     /// Unwritable.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        write_whole(path, self.to_toml().as_bytes()).map_err(|source| Error::Write {
-            path: path.to_owned(),
-            source,
-        })
+        write_text(path, &self.to_toml())
     }
+}
+
+impl PlanFile {
+    /// Reads a plan file.
+    ///
+    /// # Errors
+    /// As [`Plan::read`].
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        Self::from_toml(&read_text(path)?, &path.display().to_string())
+    }
+}
+
+impl JobPlan {
+    /// Writes a plan file, as [`Plan::write`] does.
+    ///
+    /// # Errors
+    /// Unwritable.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        write_text(path, &self.to_toml())
+    }
+}
+
+fn write_text(path: &Path, text: &str) -> Result<(), Error> {
+    write_whole(path, text.as_bytes()).map_err(|source| Error::Write {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// A text file of bounded size.

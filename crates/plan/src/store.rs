@@ -89,7 +89,7 @@ impl Store {
             fs::create_dir_all(&unfinished)?;
             let mut text =
                 String::from("# The command that the plans beside this file were made with.\n");
-            command.write_toml(&mut text);
+            command.write_toml("", &mut text);
             write_new(&unfinished.join("command.toml"), text.as_bytes())?;
             for (number, plan) in plans.iter().enumerate() {
                 let file = unfinished.join(format!("plan-{number}.toml"));

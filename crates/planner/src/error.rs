@@ -21,6 +21,10 @@ pub enum Error {
     },
     #[error("{}: no thread was recorded, there is nothing to plan", .0.display())]
     NoThreads(PathBuf),
+    #[error(
+        "{}: no rank has samples enough to plan from; record longer, or with a higher --rate", .0.display()
+    )]
+    TooFewSamples(PathBuf),
     #[error("the plan's [online_migration] has `{0}`, and `auto` has no parameter of that name")]
     UnknownParameter(String),
     #[error(

@@ -26,6 +26,7 @@ mod holder;
 mod instances;
 mod interleave;
 mod interval;
+pub mod job;
 mod layout;
 #[cfg(test)]
 #[path = "../tests/on_disk/making.rs"]

@@ -1,9 +1,10 @@
 //! Makes a recording whose patterns are known by construction, of any size, in bounded memory.
 //!
 //! ```text
-//! cargo run -p nearpage-recording --example synthetic -- FOLDER [ACCESSES [THREADS [OBJECTS [FOOTPRINT_GIB]]]]
+//! cargo run -p nearpage-recording --example synthetic -- FOLDER [ACCESSES [THREADS [OBJECTS [FOOTPRINT_GIB [RANKS]]]]]
 //! ```
-//! Defaults: 100 million accesses, 64 threads, a million objects, 64 GiB, four nodes.
+//! Defaults: 100 million accesses, 64 threads, a million objects, 64 GiB, four nodes. With RANKS the folder is a job of so
+//! many such recordings, 64 to a host, whose accesses differ by chance.
 //!
 //! Three large heap objects share the footprint with the small ones: `block` (each thread its own
 //! contiguous share), `cyclic` (pieces of 1 MiB dealt to the threads in turn) and `shared` (all
@@ -16,9 +17,9 @@ use std::time::UNIX_EPOCH;
 
 use nearpage_machine::{CpuId, Machine, NodeId};
 use nearpage_recording::{
-    Access, AccessBatch, AccessKind, CallSite, CallSiteId, Frame, Level, Metadata, Module,
-    ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution, SampleCounts, Status,
-    Tables, Thread, ThreadIndex,
+    Access, AccessBatch, AccessKind, CallSite, CallSiteId, Frame, Launched, Launcher, Level,
+    Metadata, Module, ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution,
+    SampleCounts, Status, Tables, Thread, ThreadIndex,
 };
 
 const PID: u32 = 4242;
@@ -33,19 +34,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let folder = arguments
         .first()
-        .ok_or("usage: synthetic FOLDER [ACCESSES [THREADS [OBJECTS [FOOTPRINT_GIB]]]]")?;
+        .ok_or("usage: synthetic FOLDER [ACCESSES [THREADS [OBJECTS [FOOTPRINT_GIB [RANKS]]]]]")?;
     let number = |position: usize, default: u64| {
         arguments
             .get(position)
             .map_or(Ok(default), |text| text.parse())
     };
-    let synthetic = Synthetic {
+    let folder = Path::new(folder);
+    let ranks = number(5, 0)?;
+    let mut synthetic = Synthetic {
         accesses: number(1, 100_000_000)?,
         threads: number(2, 64)?.max(1),
         objects: number(3, 1_000_000)?.max(4),
         footprint_bytes: number(4, 64)? << 30,
+        rank: None,
     };
-    synthetic.write(Path::new(folder))?;
+    if ranks == 0 {
+        synthetic.write(folder)?;
+    }
+    for rank in 0..ranks {
+        synthetic.rank = Some((rank as u32, ranks as u32));
+        synthetic.write(&folder.join(format!("rank-{rank:05}")))?;
+    }
     Ok(())
 }
 
@@ -54,7 +64,12 @@ struct Synthetic {
     threads: u64,
     objects: u64,
     footprint_bytes: u64,
+    /// Of a job: which rank, of how many.
+    rank: Option<(u32, u32)>,
 }
+
+/// Ranks of a job on a host.
+const RANKS_PER_HOST: u32 = 64;
 
 impl Synthetic {
     fn small_objects(&self) -> u64 {
@@ -86,7 +101,8 @@ impl Synthetic {
             &self.tables(),
             |writer| {
                 let mut batch = AccessBatch::default();
-                let mut random = Random(0x9e37_79b9_7f4a_7c15);
+                let rank = self.rank.map_or(0, |(rank, _)| u64::from(rank));
+                let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (rank << 20));
                 for first in (0..self.accesses).step_by(BATCH as usize) {
                     batch.clear();
                     for number in first..(first + BATCH).min(self.accesses) {
@@ -268,6 +284,16 @@ impl Synthetic {
                 ..Default::default()
             },
             allocations: self.objects,
+            launched: self.rank.map(|(rank, size)| Launched {
+                launcher: Launcher::Slurm,
+                rank,
+                size: Some(size),
+                local_rank: Some(rank % RANKS_PER_HOST),
+                node_index: Some(rank / RANKS_PER_HOST),
+                host: format!("n{}", rank / RANKS_PER_HOST),
+                job: Some("1".to_owned()),
+                step: None,
+            }),
             ..Metadata::begun(
                 nearpage_recording::Source::Clock,
                 UNIX_EPOCH,

@@ -75,13 +75,25 @@ impl Assembled {
     }
 }
 
-/// Assembles the tables; `messages`: what the preload library had to say; `attached`: of programs that were running already. Call sites get their frames; names come later ([`crate::Symbols`]).
+/// Which static objects a recording lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Statics {
+    /// All of each process that made accesses.
+    All,
+    /// Those on pages that were accessed: of a whole machine or of a job's ranks, the others would be most of what is
+    /// written.
+    Accessed,
+}
+
+/// Assembles the tables; `messages`: what the preload library had to say; `attached`: of programs that were running
+/// already. Call sites get their frames; names come later ([`crate::Symbols`]).
 pub(crate) fn assemble(
     log: &LogReader,
     image_logs: &[ImageLog],
     messages: &Messages,
     paths: &ModulePaths,
     page_bytes: u64,
+    statics: Statics,
     attached: bool,
 ) -> Result<Assembled, Error> {
     let mut events: Vec<Event> = log.events.clone();
@@ -114,9 +126,9 @@ pub(crate) fn assemble(
         &mut call_sites,
         &mut objects,
     );
-    let touched = match attached {
-        true => Some(touched(log, &threads)?),
-        false => None,
+    let touched = match statics {
+        Statics::Accessed => Some(touched(log, &threads)?),
+        Statics::All => None,
     };
     statics::objects(&modules, &active, touched.as_ref(), &mut objects);
     let areas = Areas {

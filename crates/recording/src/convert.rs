@@ -7,11 +7,12 @@ use std::time::Duration;
 use nearpage_machine::{Machine, several};
 use rustc_hash::FxHashMap;
 
-use crate::assemble::{Assembled, assemble};
+use crate::assemble::{Assembled, Statics, assemble};
 use crate::error::IoContext;
 use crate::folder::{self, LOG_FOLDER, TRACE_FOLDER};
 use crate::jit;
 use crate::log::LogReader;
+use crate::shared;
 use crate::storage::{self, TablesWriter};
 use crate::symbols::Symbols;
 use crate::trace::{PageRow, Traced};
@@ -89,6 +90,11 @@ pub(crate) fn from_logs(
     let traced = Traced::survey(folder, machine, metadata, &mut log)?;
     let images = allocation_log::find(&folder.join(LOG_FOLDER))?;
     let attached = metadata.attached.is_some();
+    let is_sampled_rank = metadata.launched.is_some() && metadata.tracing.is_none();
+    let statics = match attached || is_sampled_rank {
+        true => Statics::Accessed,
+        false => Statics::All,
+    };
     let mut messages = Messages::read(&folder.join(LOG_FOLDER));
     if metadata.redacted {
         // They may name programs.
@@ -100,6 +106,7 @@ pub(crate) fn from_logs(
         &messages,
         paths,
         machine.page_bytes,
+        statics,
         attached,
     )?;
     let impossible = assembled.tables.leave_out_impossible();
@@ -150,6 +157,9 @@ pub(crate) fn convert(folder: &Path, paths: &ModulePaths) -> Result<(), Error> {
             writer.accesses(&batch)?;
         }
         writer.finish(&assembled.tables, &metadata)?;
+    }
+    if metadata.launched.is_some() {
+        shared::share(folder);
     }
     let logs = folder.join(LOG_FOLDER);
     std::fs::remove_dir_all(&logs).at(&logs, "remove the folder")

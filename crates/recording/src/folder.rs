@@ -111,10 +111,14 @@ pub(crate) fn write_metadata(
         metadata,
         tables: checksums,
     };
-    let mut text =
-        serde_json::to_string_pretty(&whole).map_err(|error| Error::damaged(folder, error))?;
-    text.push('\n');
-    replace(&folder.join(METADATA_FILE), text.as_bytes())
+    // For people, too; a job has one of these for each rank, so that what indents it is little.
+    let mut text = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+    let written = serde::Serialize::serialize(&whole, &mut serializer);
+    written.map_err(|error| Error::damaged(folder, error))?;
+    text.push(b'\n');
+    replace(&folder.join(METADATA_FILE), &text)
 }
 
 pub(crate) fn read_metadata(folder: &Path) -> Result<Metadata, Error> {

@@ -130,6 +130,22 @@ impl Job {
     }
 }
 
+impl Job {
+    /// What the recorders of the ranks had to say, and of which ranks; what most of them said first.
+    pub fn rank_notes(&self) -> Vec<(&str, Vec<u32>)> {
+        let mut ranks: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for rank in &self.ranks {
+            let said: BTreeSet<&str> = rank.metadata.notes.iter().map(String::as_str).collect();
+            for note in said {
+                ranks.entry(note).or_default().push(rank.rank);
+            }
+        }
+        let mut notes: Vec<(&str, Vec<u32>)> = ranks.into_iter().collect();
+        notes.sort_by_key(|(_, ranks)| Reverse(ranks.len()));
+        notes
+    }
+}
+
 fn rank_of(metadata: &Metadata) -> Option<u32> {
     let launched = metadata.launched.as_ref().map(|launched| launched.rank);
     launched.or(metadata.rank)
@@ -332,6 +348,22 @@ mod tests {
                 "{note} / {words}"
             );
         }
+    }
+
+    #[test]
+    fn what_ranks_had_to_say_is_said_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = [&["same", "same"][..], &["same", "own"], &[], &["same"]];
+        for (rank, notes) in (0..).zip(notes) {
+            let mut said = metadata(rank, "7", 1);
+            said.notes = notes.iter().map(|&note| note.to_owned()).collect();
+            write(folder.path(), &format!("r{rank}"), &said);
+        }
+        let job = open(folder.path());
+        assert_eq!(
+            job.rank_notes(),
+            [("same", vec![0, 1, 3]), ("own", vec![1])]
+        );
     }
 
     #[test]

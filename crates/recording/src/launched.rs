@@ -1,9 +1,27 @@
 //! What a launcher (Slurm, an MPI's `mpirun`) says of the process that it started, and what that process was bound to.
 
+use std::ffi::OsString;
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Longest name of a job or host, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// A name as part of a file's name: letters, digits and `-_.+`, other characters as `_`; nothing of an empty one.
+pub fn fit_for_a_file(text: &str) -> Option<String> {
+    let fit = |character: char| match character {
+        '-' | '_' | '.' | '+' => character,
+        _ if character.is_ascii_alphanumeric() => character,
+        _ => '_',
+    };
+    let mut name: String = text.chars().take(NAME_BYTES_MAX).map(fit).collect();
+    if name.starts_with('.') {
+        name.replace_range(..1, "_");
+    }
+    (!name.is_empty()).then_some(name)
+}
 
 /// Who started the ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -86,7 +104,21 @@ pub struct Binding {
     pub cpus: String,
     /// Memory nodes: `Mems_allowed_list`.
     pub memory_nodes: String,
+    /// GPUs, as the first variable that is set of `GPU_VARIABLES` has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<String>,
 }
+
+/// Which GPUs a process may use: by the host's numbers under Slurm, else as CUDA, ROCm, HIP and Level Zero are told.
+const GPU_VARIABLES: [&str; 5] = [
+    "SLURM_STEP_GPUS",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+];
+/// Longest list of GPUs that is kept, in bytes.
+const GPUS_BYTES_MAX: usize = 256;
 
 impl Binding {
     /// From the text of `/proc/PID/status`; nothing where it does not say both.
@@ -98,7 +130,24 @@ impl Binding {
         Some(Self {
             cpus: value("Cpus_allowed_list:")?,
             memory_nodes: value("Mems_allowed_list:")?,
+            gpus: None,
         })
+    }
+
+    /// The same with the GPUs that the environment names.
+    pub fn with_gpus(mut self, variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let mut lists = GPU_VARIABLES
+            .iter()
+            .filter_map(|name| variable(name)?.into_string().ok());
+        self.gpus = lists.find(|list| !list.is_empty() && list.len() <= GPUS_BYTES_MAX);
+        self
+    }
+
+    /// Numbers of the GPUs; nothing where they are named otherwise (`GPU-8932f937…`, `MIG-…`), or not at all.
+    pub fn gpu_numbers(&self) -> Option<Vec<u32>> {
+        // A part of a GPU is `NUMBER.PART` to Level Zero.
+        let number = |gpu: &str| gpu.split('.').next()?.trim().parse().ok();
+        self.gpus.as_ref()?.split(',').map(number).collect()
     }
 }
 
@@ -112,6 +161,24 @@ mod tests {
         let binding = Binding::of_status(status).unwrap();
         assert_eq!((&*binding.cpus, &*binding.memory_nodes), ("0-1,8", "0"));
         assert_eq!(Binding::of_status("Cpus_allowed_list:\t0\n"), None);
+        let gpus = |variables: &[(&str, &str)]| {
+            let find = |name: &str| {
+                let (_, value) = variables.iter().find(|(known, _)| *known == name)?;
+                Some(OsString::from(value))
+            };
+            let bound = binding.clone().with_gpus(find);
+            (bound.gpus.clone(), bound.gpu_numbers())
+        };
+        let cuda = "CUDA_VISIBLE_DEVICES";
+        assert_eq!(gpus(&[]), (None, None));
+        assert_eq!(
+            gpus(&[(cuda, "0"), ("SLURM_STEP_GPUS", "2,3")]).1,
+            Some(vec![2, 3])
+        );
+        assert_eq!(gpus(&[("ZE_AFFINITY_MASK", "1.0,1.1")]).1, Some(vec![1, 1]));
+        let named = gpus(&[(cuda, "GPU-8932f937")]);
+        assert_eq!(named, (Some("GPU-8932f937".to_owned()), None));
+        assert_eq!(gpus(&[(cuda, &"1,".repeat(200))]).0, None);
     }
 
     #[test]

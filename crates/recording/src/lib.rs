@@ -43,6 +43,7 @@ mod metadata;
 mod nameless;
 mod no_log;
 mod recording;
+mod shared;
 mod source_lines;
 mod storage;
 mod symbols;
@@ -53,13 +54,13 @@ pub use access::{Access, AccessBatch, AccessKind, Level, Resolution, Source};
 pub use error::Error;
 
 pub use job::{Job, RankRecording, rank_words};
-pub use launched::{Binding, Launched, Launcher};
+pub use launched::{Binding, Launched, Launcher, fit_for_a_file};
 pub use log::{Finished, LogWriter};
 pub use messages::Messages;
 pub use metadata::{Attached, Metadata, RateChange, Status, ThreadPinning};
 pub use no_log::{NoLog, Unsampled};
 pub use recording::{ChunkReader, ColumnSelection, Recording};
-pub use storage::TablesWriter;
+pub use storage::{LabelledAccess, LabelledTable, TablesWriter};
 pub use symbols::Symbols;
 pub use tables::{
     CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Module, ModuleId, ModuleMapping, Object,

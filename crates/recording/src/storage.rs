@@ -9,6 +9,7 @@ pub(crate) mod checksums;
 pub(crate) mod columns;
 mod file;
 pub(crate) mod first_touches;
+mod labelled;
 pub(crate) mod modules;
 pub(crate) mod objects;
 mod page_header;
@@ -19,10 +20,15 @@ pub(crate) mod trace;
 
 use std::path::Path;
 
+pub use self::labelled::{LabelledAccess, LabelledTable};
+
 use self::checksums::TableChecksums;
 use self::file::Unfinished;
 use crate::trace::PageRow;
 use crate::{AccessBatch, Error, Metadata, Tables, folder};
+
+/// Tables that are the same for ranks of one program: what it consists of, and where it allocates.
+pub(crate) const SHARED_TABLES: [&str; 2] = [modules::FORMAT.file, call_sites::FORMAT.file];
 
 /// Writes the tables of a recording, accesses first, in bounded memory. For what doesn't come from
 /// a recorder's log: conversions, and recordings made up for tests.

@@ -31,6 +31,7 @@ fn recording(rank: u32, cpus: &str) -> RankRecording {
             binding: Some(Binding {
                 cpus: cpus.to_owned(),
                 memory_nodes: "0-3".to_owned(),
+                gpus: None,
             }),
             ..Metadata::begun(Source::Clock, UNIX_EPOCH, Vec::new())
         },

@@ -18,6 +18,7 @@ use nearpage_sampler::{Frequencies, Options, Sampler, State, Target, calibrate};
 use crate::Reporter;
 use crate::environment::Environment;
 use crate::error::Error;
+use crate::launcher::own_host;
 
 /// The rate that is asked for where the policy does not say: it tells pages apart within a few decisions.
 const RATE_WANTED_HZ: f64 = 4000.0;
@@ -219,7 +220,7 @@ impl OnlineMigration {
     /// The sampler's, and a log that cannot be written. The targets go on in any case.
     pub fn finish(mut self, each: &mut dyn FnMut(&Report)) -> Result<Migrated, Error> {
         let log = self.log.as_mut().map(|log| log as &mut dyn Write);
-        let mut metrics = Metrics::default();
+        let mut metrics = Metrics::of_host(own_host());
         let mut moved_pages = 0;
         let summary = watch(
             self.sampler,
@@ -229,8 +230,8 @@ impl OnlineMigration {
             log,
             |report| {
                 moved_pages += report.outcomes.moved;
-                metrics.add(report);
                 if let Some(server) = &self.server {
+                    metrics.add(report, Path::new("/proc"));
                     server.show(&metrics);
                 }
                 each(report);

@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 use nearpage_files::TemporaryFolder;
 use nearpage_live::{LivePolicy, RespectedPolicies, balancing};
 use nearpage_machine::{Machine, ThreadPlacement, several};
-use nearpage_plan::{Mechanism, PlaceRule, Plan, ProgramImage, Store};
-use nearpage_recording::{Messages, NoLog};
+use nearpage_plan::{
+    JobPlan, Mechanism, PartChoice, PlaceRule, Plan, PlanFile, ProgramImage, Rank, Store,
+};
+use nearpage_recording::{Launched, Messages, NoLog, rank_words};
 use nearpage_sampler::Target;
 
 use crate::Reporter;
 use crate::command::run_to_end;
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, NO_FOLDER};
+use crate::launcher::launched;
 use crate::libraries::{PreloadLibrary, kept_out};
 use crate::messages;
 use crate::online_migration::{OnlineMigration, OnlineMigrationOptions};
@@ -56,8 +59,20 @@ impl RunOptions<'_> {
             return kept_plans(&store, self, ran, say);
         }
         ran.plans = self.plans.to_vec();
-        let plans = self.plans.iter().map(|path| Plan::read(path));
-        Ok(plans.collect::<Result<_, _>>()?)
+        let mut plans = Vec::new();
+        for path in self.plans {
+            match PlanFile::read(path)? {
+                PlanFile::Program(plan) => plans.push(*plan),
+                PlanFile::Job(mut job) => {
+                    let (part, note) = part_of_rank(&job, launched().as_ref());
+                    if let Some(note) = note {
+                        ran.note(format!("{}: {note}", path.display()), say);
+                    }
+                    plans.append(&mut job.groups[part].plans);
+                }
+            }
+        }
+        Ok(plans)
     }
 }
 
@@ -174,6 +189,59 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<RunOutcome, Er
         say(&used.words());
     }
     Ok(ran)
+}
+
+/// The part of a job's plan that this process follows, and why, where it is not because its rank was recorded.
+fn part_of_rank(job: &JobPlan, launched: Option<&Launched>) -> (usize, Option<String>) {
+    let whose = |part: usize| {
+        let ranks = job.groups[part].ranks.as_slice().iter();
+        rank_words(&ranks.map(|rank| rank.0).collect::<Vec<u32>>())
+    };
+    let Some(Launched {
+        rank,
+        local_rank,
+        size,
+        ..
+    }) = launched
+    else {
+        let note = format!(
+            "no launcher says which rank this is, so it follows the part of the largest group, {}; start `nearpage run` \
+             by the launcher (srun nearpage run …)",
+            whose(0)
+        );
+        return (0, Some(note));
+    };
+    let (part, _, why) = job.part(Rank(*rank), local_rank.map(Rank));
+    let why = match why {
+        // Of many ranks the first speaks.
+        PartChoice::Recorded if *rank == 0 => return (part, others_note(job, *size)),
+        PartChoice::Recorded => return (part, None),
+        PartChoice::LocalRank(local) => {
+            format!("to which most ranks with local rank {local} belong")
+        }
+        PartChoice::Largest => "the largest group".to_owned(),
+    };
+    let note = format!(
+        "rank {rank} is in no group of the plan, so it follows the part of {}, {why}",
+        whose(part)
+    );
+    (part, Some(note))
+}
+
+/// Which of the ranks that were launched are in no group of a plan.
+fn others_note(job: &JobPlan, size: Option<u32>) -> Option<String> {
+    let is_planned = |rank: &u32| {
+        let mut groups = job.groups.iter();
+        groups.any(|group| group.ranks.contains(Rank(*rank)))
+    };
+    let others: Vec<u32> = (0..size?).filter(|rank| !is_planned(rank)).collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            "{} in no group of the plan; such a rank follows the part of most ranks with its local rank, else the \
+             largest group's",
+            rank_words(&others)
+        )
+    })
 }
 
 /// Plans that were predicted to do worse than first touch when they were made, and what to do instead.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearpage_machine::{CpuId, CpuList, Machine, NodeId, NodeList};
+use nearpage_machine::{CpuId, CpuList, DeviceKind, Machine, NodeId, NodeList};
 use nearpage_recording::Binding;
 
 use super::RankProfile;
@@ -67,6 +67,13 @@ pub enum BindingFinding {
         /// Of their accesses, the greatest of any rank.
         share: f64,
     },
+    /// Ranks whose GPUs are all next to nodes where the ranks have no CPUs.
+    GpuElsewhere {
+        host: String,
+        ranks: Vec<u32>,
+        cpu_nodes: NodeList,
+        gpu_nodes: NodeList,
+    },
 }
 
 /// A rank's lists, parsed: what others wrote and does not parse is not known.
@@ -124,6 +131,7 @@ pub fn audit(ranks: &[BoundRank]) -> Vec<BindingFinding> {
         sharing(host, ranks, &mut found);
         straddling(host, ranks, &mut found);
         memory(host, ranks, &mut found);
+        gpus(host, ranks, &mut found);
     }
     found
 }
@@ -279,9 +287,38 @@ fn memory(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
     }
 }
 
+fn gpus(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
+    let mut elsewhere: BTreeMap<(Vec<NodeId>, Vec<NodeId>), Vec<u32>> = BTreeMap::new();
+    for parsed in ranks.iter().filter(|parsed| parsed.is_bound) {
+        let machine = parsed.rank.machine;
+        let numbers = parsed.rank.binding.and_then(Binding::gpu_numbers);
+        let node = |number: u32| machine.device(DeviceKind::Gpu, number)?.node;
+        // Where the place of one is not known, nor is what is wrong with it.
+        let nodes: Option<NodeList> = numbers.unwrap_or_default().into_iter().map(node).collect();
+        let gpu_nodes = nodes.unwrap_or_default();
+        let cpu_nodes = &parsed.cpu_nodes;
+        let is_near = gpu_nodes
+            .as_slice()
+            .iter()
+            .any(|node| cpu_nodes.contains(*node));
+        if !gpu_nodes.as_slice().is_empty() && !is_near {
+            let places = (cpu_nodes.as_slice().to_vec(), gpu_nodes.as_slice().to_vec());
+            elsewhere.entry(places).or_default().push(parsed.rank.rank);
+        }
+    }
+    for ((cpu_nodes, gpu_nodes), ranks) in elsewhere {
+        found.push(BindingFinding::GpuElsewhere {
+            host: host.to_owned(),
+            ranks,
+            cpu_nodes: cpu_nodes.into_iter().collect(),
+            gpu_nodes: gpu_nodes.into_iter().collect(),
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use nearpage_machine::preset;
+    use nearpage_machine::{Device, preset};
 
     use super::*;
 
@@ -293,6 +330,7 @@ mod tests {
             .map(|(cpus, nodes)| Binding {
                 cpus: (*cpus).to_owned(),
                 memory_nodes: (*nodes).to_owned(),
+                gpus: None,
             })
             .collect();
         let bound: Vec<BoundRank> = bindings
@@ -387,5 +425,52 @@ mod tests {
         let fits = machine.nodes[0].cpus.len() >= 2;
         let told = matches!(&straddling[..], [BindingFinding::Straddling { .. }]);
         assert_eq!(told, fits, "{straddling:?}");
+    }
+
+    #[test]
+    fn gpus_on_another_node_are_told() {
+        let mut machine = preset("opteron-4").unwrap();
+        let gpu = |number, node| Device {
+            kind: DeviceKind::Gpu,
+            number,
+            pci: format!("0000:0{number}:00.0"),
+            node,
+        };
+        machine.devices = vec![
+            gpu(0, Some(NodeId(0))),
+            gpu(1, Some(NodeId(3))),
+            gpu(2, None),
+        ];
+        let found = |gpus: Option<&str>| {
+            let binding = Binding {
+                cpus: machine.nodes[0].cpus[0].to_string(),
+                memory_nodes: "0-3".to_owned(),
+                gpus: gpus.map(str::to_owned),
+            };
+            audit(&[BoundRank {
+                rank: 7,
+                host: "n1",
+                binding: Some(&binding),
+                machine: &machine,
+                profile: &RankProfile::default(),
+            }])
+        };
+        let expected = BindingFinding::GpuElsewhere {
+            host: "n1".to_owned(),
+            ranks: vec![7],
+            cpu_nodes: list("0"),
+            gpu_nodes: list("3"),
+        };
+        assert_eq!(found(Some("1")), [expected]);
+        // One of them is near, or nobody knows where one is, or which.
+        for fine in [
+            Some("0,1"),
+            Some("1,2"),
+            Some("1,9"),
+            Some("GPU-8932"),
+            None,
+        ] {
+            assert_eq!(found(fine), [], "{fine:?}");
+        }
     }
 }

@@ -91,6 +91,15 @@ impl Difference {
 }
 
 impl RankGroup {
+    /// Position of the rank with most samples, which tells most about the group; of equals the first. The group has one
+    /// rank at least.
+    pub fn representative(&self, ranks: &[RankProfile]) -> Option<usize> {
+        let samples = |position: usize| ranks[position].total.samples;
+        // Of equals `max_by` takes the last.
+        let members = self.members.iter().rev().copied();
+        members.max_by(|&a, &b| samples(a).total_cmp(&samples(b)))
+    }
+
     fn add(&mut self, position: usize, rank: &RankProfile) {
         self.members.push(position);
         self.total.add(&rank.total);

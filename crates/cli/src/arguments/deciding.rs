@@ -65,7 +65,6 @@ impl Deciding {
     }
 }
 
-#[cfg(test)]
 impl Default for Deciding {
     /// As if nothing was typed.
     fn default() -> Self {

@@ -101,6 +101,8 @@ pub enum Command {
     Import(Import),
     /// Write a recording for other tools: Parquet tables, or a profile for a viewer
     Export(Export),
+    /// Make one Parquet data set of the recordings of a job's ranks, for query engines
+    Merge(Merge),
     /// Derive from a trace what sampling hardware would have recorded
     #[command(alias = "thin")]
     Downsample(Downsample),
@@ -110,6 +112,8 @@ pub enum Command {
     Evaluate(Evaluate),
     /// Replay a trace's misses on a machine, under placement policies
     Simulate(Simulate),
+    /// Replay traces × machines × policies × parameters, here or on a cluster
+    Sweep(Sweep),
     /// Move pages while programs run: sample, decide, move, and stop where it does not help
     Live(Live),
     /// Show which running programs lose time to remote memory, and where their memory is

@@ -39,7 +39,8 @@ impl Policy {
 
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// The recording. Several recordings of one program: with different arguments or numbers of threads they get one plan
+    /// The recording, or the folder of a job: ranks that behave alike get a part of its plan each, and `run --plan` under the
+    /// job's launcher gives each rank its group's. Several recordings of one program: with different arguments or numbers of threads they get one plan
     /// that holds for all of them, and the output says what depends on the input. With the same arguments and threads in
     /// different places, the quickest is planned, and the plan says where threads run
     #[arg(required = true, value_name = "DIR")]

@@ -112,7 +112,7 @@ pub enum ExportFormat {
     object,level FILE`; Perfetto shows each thread's accesses, and the time lost by node and level over time."
 )]
 pub struct Export {
-    /// The recording
+    /// The recording, or the folder of a job, whose tables are those of `merge`
     pub recording: PathBuf,
     /// What to write
     #[arg(long, value_enum, default_value = "parquet", value_name = "FORMAT")]
@@ -128,6 +128,26 @@ pub struct Export {
     #[arg(long)]
     pub json: bool,
     /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The data set is partitioned by folders, DIR/job=J/host=H/rank=R/accesses.parquet, which DuckDB, Polars, \
+    Spark and DataFusion read as columns. docs/guide/queries has queries."
+)]
+pub struct Merge {
+    /// Folders of jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<PathBuf>,
+    /// Folder to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print nothing but errors, and what has to be known of the recordings
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -261,7 +281,7 @@ impl Report {
 )]
 pub struct View {
     /// Recordings (two are compared), outputs of `simulate --json`, and logs of `live --log`, which are followed while
-    /// they grow
+    /// they grow. Of a job's folder a rank of the largest group is shown, and compared with one of the next group
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
     /// Plan to show [default: plan.edited.toml or plan.toml in the recording's folder, else what `plan` decides]

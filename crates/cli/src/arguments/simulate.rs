@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::RESEARCH;
 use super::deciding::Deciding;
@@ -50,8 +50,20 @@ impl From<CountedMode> for nearpage_recording::trace::Mode {
 #[command(after_long_help = crate::simulate::parameters())]
 pub struct Simulate {
     /// Traces, as `nearpage trace` makes them; several are programs that run at once
-    #[arg(required = true, value_name = "DIR")]
+    #[arg(required_unless_present = "sweep", value_name = "DIR")]
     pub recordings: Vec<PathBuf>,
+    /// Replay what a TOML file lists instead (see docs/guide/sweeps.md): each result is kept in FILE.cells, and what is there
+    /// is not computed again
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "recordings", "machine", "policy", "set", "schedule", "only", "initial", "json", "movements", "html",
+    ])]
+    pub sweep: Option<PathBuf>,
+    /// Of the sweep, compute the K-th of N parts, from 1
+    #[arg(long, value_name = "K/N", requires = "sweep")]
+    pub shard: Option<Shard>,
+    /// Of the sweep, compute so many results at once [default: as many as there are CPUs]
+    #[arg(long, value_name = "N", requires = "sweep", value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: Option<u16>,
     /// Machine: a preset or a TOML file, with the caches that it was recorded for [default: that one]
     #[arg(long)]
     pub machine: Option<String>,
@@ -91,4 +103,105 @@ pub struct Simulate {
     /// Write the results to this file too, as a page with the bars of Verghese's Figure 6.1
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+}
+
+/// A part of a sweep: `2/4`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// From 1.
+    pub number: u32,
+    /// How many parts there are.
+    pub of: u32,
+}
+
+impl Shard {
+    /// All of a sweep.
+    pub const WHOLE: Self = Self { number: 1, of: 1 };
+
+    /// Is the cell at this position part of it? Neighbours take similar time and go to different parts.
+    pub fn has(self, position: usize) -> bool {
+        position % self.of as usize == self.number as usize - 1
+    }
+}
+
+impl std::str::FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('/').and_then(|(number, of)| {
+            let (number, of) = (number.parse().ok()?, of.parse().ok()?);
+            (1..=of).contains(&number).then_some(Self { number, of })
+        });
+        parsed.ok_or_else(|| "expected K/N, a part from 1 to N, such as 2/4".to_owned())
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Sweep {
+    /// What to do
+    #[command(subcommand)]
+    pub what: SweepCommand,
+}
+
+/// What `nearpage sweep` does.
+#[derive(Debug, Subcommand)]
+pub enum SweepCommand {
+    Run(SweepRun),
+    Status(SweepStatus),
+    Report(SweepReport),
+}
+
+/// Who computes a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// This process
+    Local,
+    /// An array job of Slurm, a task for each shard
+    Slurm,
+}
+
+/// Compute what is missing of a sweep, and wait for it
+///
+/// With --engine slurm an array job is submitted. The folder of FILE, the traces and nearpage itself have to be where the
+/// cluster's nodes find them under the same paths. Ctrl-C ends the waiting, not the job.
+#[derive(Debug, Args)]
+pub struct SweepRun {
+    /// TOML with recordings, machines, policies and parameters (see docs/guide/sweeps.md)
+    pub file: PathBuf,
+    /// Who computes it
+    #[arg(long, value_enum, default_value = "local")]
+    pub engine: Engine,
+    /// With --engine slurm: tasks of the array job
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub shards: u32,
+    /// Results computed at once in this process [default: as many as there are CPUs]; in a task of Slurm its
+    /// `--cpus-per-task`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: Option<u16>,
+    /// Options for `sbatch`, such as `--partition=short --cpus-per-task=4`
+    #[arg(last = true, value_name = "OPTION")]
+    pub options: Vec<std::ffi::OsString>,
+}
+
+/// Say how much of a sweep has been computed
+#[derive(Debug, Args)]
+pub struct SweepStatus {
+    /// The sweep
+    pub file: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print what has been computed of a sweep
+#[derive(Debug, Args)]
+pub struct SweepReport {
+    /// The sweep
+    pub file: PathBuf,
+    /// Print it as JSON
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print it as CSV, a row for each result
+    #[arg(long)]
+    pub csv: bool,
 }

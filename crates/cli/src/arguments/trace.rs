@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use nearpage_recording::trace::TraceOptions;
+use nearpage_runner::RankSelection;
 
 use super::{RESEARCH, Threads};
 
@@ -29,6 +30,9 @@ pub struct Trace {
     /// Log every allocation, not samples of the small ones
     #[arg(long)]
     pub all_allocations: bool,
+    /// Under a launcher: trace these ranks, such as 0,8-15,every:16; the others run as if without nearpage
+    #[arg(long, value_name = "LIST")]
+    pub ranks: Option<RankSelection>,
     /// Print what was done as JSON; what the command prints on standard output goes to standard error
     #[arg(long)]
     pub json: bool,

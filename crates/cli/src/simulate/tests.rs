@@ -5,6 +5,9 @@ use crate::arguments::Deciding;
 
 fn typed(policy: &str, set: &[&str]) -> anyhow::Result<Vec<Job>> {
     jobs(&Simulate {
+        sweep: None,
+        shard: None,
+        jobs: None,
         recordings: vec!["r".into()],
         machine: None,
         deciding: Deciding::default(),

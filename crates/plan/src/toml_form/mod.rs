@@ -103,6 +103,28 @@
 //! does not name stays where it is. `run` moves the pages that are there, and the threads, when the function is about to
 //! be executed by a team or as a thread's start routine, and leaves objects with `first-touch` where they are.
 //!
+//! The plan of a job has a part for each group of ranks that behave alike. A rank follows the part that lists it, else the
+//! one that lists its number on its host, else the first, that of the largest group:
+//!
+//! ```toml
+//! version = 1
+//!
+//! [[group]]
+//! ranks = "0-2,4-61"              # that were recorded
+//! local_ranks = "0-2"             # of ranks that were not recorded; left out: none
+//!
+//! [[group.plan]]                  # for each program of these ranks, with keys and tables as above
+//! policy = "object"
+//!
+//! [group.plan.program]
+//! executable = "app"
+//!
+//! [[group.plan.object]]
+//! name = "grid"
+//! symbol = "grid"
+//! placement = "block"
+//! ```
+//!
 //! `why` and `predicted` may be left out, and in `predicted` how sure a decision is: `samples`, that it was made from, and
 //! `confidence`, the share of resamples from which the same is decided. Every unknown key is refused. Shares are written with
 //! four decimals, accesses as whole numbers.

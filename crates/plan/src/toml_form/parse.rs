@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::VERSION;
 use super::object::ObjectTable;
 use super::print::quote;
 use crate::{
-    BuildId, Decision, Error, Layout, OnlineMigration, Phase, Plan, Predicted, Program, Subject,
-    Team,
+    BuildId, Decision, Error, GroupPlan, JobPlan, Layout, OnlineMigration, Phase, Plan, PlanFile,
+    Predicted, Program, RankList, Subject, Team,
 };
 
 /// At which byte of the file, and what is wrong.
@@ -30,32 +31,61 @@ pub(super) fn only_once(subject: &Subject) -> Option<&'static str> {
 }
 
 impl Plan {
-    /// Reads a plan; `origin` (its path) goes into messages.
+    /// Reads a plan for a program; `origin` (its path) goes into messages.
     ///
     /// # Errors
     /// [`Error::Syntax`] names the line and what was expected there.
     pub fn from_toml(text: &str, origin: &str) -> Result<Self, Error> {
-        parse(text).map_err(|(at, message)| Error::Syntax {
-            origin: origin.to_owned(),
-            line: text.as_bytes()[..at.min(text.len())]
-                .iter()
-                .filter(|&&byte| byte == b'\n')
-                .count()
-                + 1,
-            message,
-        })
+        let plan = match begin(text) {
+            Ok(Beginning { group, .. }) if !group.is_empty() => fault(
+                group[0].span().start,
+                "this is the plan of a job, with a part for each group of ranks: `nearpage run --plan` follows it, \
+                 started by the job's launcher",
+            ),
+            Ok(_) => of_program(text),
+            Err(fault) => Err(fault),
+        };
+        plan.map_err(|fault| named(fault, text, origin))
     }
 }
 
+impl PlanFile {
+    /// Reads a plan for a program or for a job; `origin` (its path) goes into messages.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`] names the line and what was expected there.
+    pub fn from_toml(text: &str, origin: &str) -> Result<Self, Error> {
+        let read = begin(text).and_then(|beginning| match beginning.group.is_empty() {
+            true => of_program(text).map(|plan| Self::Program(Box::new(plan))),
+            false => of_job(text).map(Self::Job),
+        });
+        read.map_err(|fault| named(fault, text, origin))
+    }
+}
+
+/// A fault in terms of its reader.
+fn named((at, message): Fault, text: &str, origin: &str) -> Error {
+    let before = &text.as_bytes()[..at.min(text.len())];
+    Error::Syntax {
+        origin: origin.to_owned(),
+        line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
+        message,
+    }
+}
+
+/// What is read before all else: what a newer version added would be refused as unknown otherwise.
 #[derive(Deserialize)]
-struct VersionOnly {
+struct Beginning {
     version: Spanned<i64>,
+    #[serde(default)]
+    group: Vec<Spanned<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PlanFile {
-    #[serde(rename = "version")]
+struct PlanTable {
+    /// [`begin`] has looked at it; the parts of a job's plan have none.
+    #[serde(default, rename = "version")]
     _version: u32,
     #[serde(default)]
     policy: String,
@@ -75,6 +105,24 @@ struct PlanFile {
     objects: Vec<Spanned<ObjectTable>>,
     #[serde(default, rename = "phase")]
     phases: Vec<Spanned<PhaseTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JobTable {
+    #[serde(rename = "version")]
+    _version: u32,
+    #[serde(rename = "group")]
+    groups: Vec<Spanned<GroupTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GroupTable {
+    ranks: Spanned<String>,
+    local_ranks: Option<Spanned<String>>,
+    #[serde(default, rename = "plan")]
+    plans: Vec<PlanTable>,
 }
 
 fn ordinary_page() -> Spanned<u64> {
@@ -98,9 +146,9 @@ struct PhaseTable {
     objects: Vec<Spanned<ObjectTable>>,
 }
 
-fn parse(text: &str) -> Result<Plan, Fault> {
-    // Alone and first: what a newer version added would be refused as unknown otherwise.
-    let version = toml::from_str::<VersionOnly>(text).map_err(syntax)?.version;
+fn begin(text: &str) -> Result<Beginning, Fault> {
+    let beginning: Beginning = toml::from_str(text).map_err(syntax)?;
+    let version = &beginning.version;
     if *version.get_ref() != i64::from(VERSION) {
         let message = format!(
             "this is a plan of version {}; expected version {VERSION}; make it again with `nearpage plan`",
@@ -108,45 +156,96 @@ fn parse(text: &str) -> Result<Plan, Fault> {
         );
         return Err((version.span().start, message));
     }
-    let file: PlanFile = toml::from_str(text).map_err(syntax)?;
-    let page_bytes = *file.page_bytes.get_ref();
-    if !page_bytes.is_power_of_two() || page_bytes > 1 << 40 {
-        let message = format!("`page_bytes` is {page_bytes}; expected a power of two");
-        return Err((file.page_bytes.span().start, message));
-    }
-    let threads = file.threads.map(layout).transpose()?;
-    let mut decisions = Vec::with_capacity(file.objects.len());
-    for object in file.objects {
-        let start = object.span().start;
-        let decision = object.into_inner().decision(start)?;
-        if let Some(what) = only_once(&decision.subject)
-            && decisions
-                .iter()
-                .any(|other: &Decision| only_once(&other.subject) == Some(what))
-        {
-            let message = format!("there is one decision about {what} already");
-            return Err((start, message));
+    Ok(beginning)
+}
+
+fn of_program(text: &str) -> Result<Plan, Fault> {
+    toml::from_str::<PlanTable>(text).map_err(syntax)?.plan()
+}
+
+fn of_job(text: &str) -> Result<JobPlan, Fault> {
+    let file: JobTable = toml::from_str(text).map_err(syntax)?;
+    let mut groups: Vec<GroupPlan> = Vec::with_capacity(file.groups.len());
+    for group in file.groups {
+        let start = group.span().start;
+        let group = group.into_inner();
+        if group.plans.is_empty() {
+            return fault(start, "a group needs a [[group.plan]]");
         }
-        decisions.push(decision);
+        let ranks = ranks(group.ranks, "rank", groups.iter().map(|group| &group.ranks))?;
+        let others = groups.iter().map(|group| &group.local_ranks);
+        let local_ranks = group.local_ranks;
+        let local_ranks = local_ranks.map(|text| self::ranks(text, "local rank", others));
+        let plans = group.plans.into_iter().map(PlanTable::plan);
+        groups.push(GroupPlan {
+            ranks,
+            local_ranks: local_ranks.transpose()?.unwrap_or_default(),
+            plans: plans.collect::<Result<_, _>>()?,
+        });
     }
-    let phases = file.phases.into_iter().map(|phase| {
-        let start = phase.span().start;
-        phase.into_inner().phase(start)
+    Ok(JobPlan { groups })
+}
+
+/// A list of ranks, none of which another group has.
+fn ranks<'a>(
+    text: Spanned<String>,
+    noun: &str,
+    mut others: impl Iterator<Item = &'a RankList>,
+) -> Result<RankList, Fault> {
+    let at = text.span().start;
+    let parsed = text.get_ref().parse::<RankList>();
+    let ranks = parsed.map_err(|error| (at, error.to_string()))?;
+    let taken = others.find_map(|other| {
+        let mut both = ranks.as_slice().iter();
+        both.find(|rank| other.contains(**rank))
     });
-    Ok(Plan {
-        phases: phases.collect::<Result<_, _>>()?,
-        program: file.program,
-        policy: file.policy,
-        machine: file.machine,
-        page_bytes,
-        threads,
-        predicted: file.predicted,
-        teams: file.teams,
-        decisions,
-        online_migration: file
-            .online_migration
-            .map(|parameters| OnlineMigration { parameters }),
-    })
+    match taken {
+        Some(rank) => fault(at, &format!("{noun} {rank} is in two groups")),
+        None => Ok(ranks),
+    }
+}
+
+impl PlanTable {
+    fn plan(self) -> Result<Plan, Fault> {
+        let page_bytes = *self.page_bytes.get_ref();
+        if !page_bytes.is_power_of_two() || page_bytes > 1 << 40 {
+            let message = format!("`page_bytes` is {page_bytes}; expected a power of two");
+            return Err((self.page_bytes.span().start, message));
+        }
+        let threads = self.threads.map(layout).transpose()?;
+        let mut decisions = Vec::with_capacity(self.objects.len());
+        for object in self.objects {
+            let start = object.span().start;
+            let decision = object.into_inner().decision(start)?;
+            if let Some(what) = only_once(&decision.subject)
+                && decisions
+                    .iter()
+                    .any(|other: &Decision| only_once(&other.subject) == Some(what))
+            {
+                let message = format!("there is one decision about {what} already");
+                return Err((start, message));
+            }
+            decisions.push(decision);
+        }
+        let phases = self.phases.into_iter().map(|phase| {
+            let start = phase.span().start;
+            phase.into_inner().phase(start)
+        });
+        Ok(Plan {
+            phases: phases.collect::<Result<_, _>>()?,
+            program: self.program,
+            policy: self.policy,
+            machine: self.machine,
+            page_bytes,
+            threads,
+            predicted: self.predicted,
+            teams: self.teams,
+            decisions,
+            online_migration: self
+                .online_migration
+                .map(|parameters| OnlineMigration { parameters }),
+        })
+    }
 }
 
 fn syntax(error: toml::de::Error) -> Fault {

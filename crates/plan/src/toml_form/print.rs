@@ -5,67 +5,99 @@ use std::fmt::{Display, Write as _};
 use super::VERSION;
 use crate::place_rule::print_bounds;
 use crate::{
-    CallSiteFrame, Decision, Effect, PageRun, Phase, Placement, Plan, Program, Start, Subject,
+    CallSiteFrame, Decision, Effect, JobPlan, PageRun, Phase, Placement, Plan, Program, Start,
+    Subject,
 };
+
+/// What both forms of the file begin with.
+const PLACEMENTS: &str = "# placement: block, block-cyclic:20M, round-robin, object-blocks:2000, interleave, interleave:0,2-3, interleave:0=3,1=1,\n\
+                          #   thread:2, node:1, runs, replicate, first-touch; block@TEAM for another team than the first,\n\
+                          #   block@main+TEAM for the main thread and the team.\n";
+/// Table of a plan in a job's.
+const GROUP_PLAN: &str = "group.plan";
+
+impl JobPlan {
+    /// The plan as a TOML file.
+    pub fn to_toml(&self) -> String {
+        let mut text = format!(
+            "# A nearpage plan of a job: a part for each group of ranks that behave alike. A rank follows the part that\n\
+             # lists it in `ranks`, else the one that lists its number on its host in `local_ranks`, else the first.\n\
+             {PLACEMENTS}version = {VERSION}\n"
+        );
+        for group in &self.groups {
+            text.push_str("\n[[group]]\n");
+            key(&mut text, "ranks", quote(&group.ranks.to_string()));
+            key_unless_empty(&mut text, "local_ranks", &group.local_ranks.to_string());
+            for plan in &group.plans {
+                text += &format!("\n[[{GROUP_PLAN}]]\n");
+                plan.write_toml(&format!("{GROUP_PLAN}."), &mut text);
+            }
+        }
+        text
+    }
+}
 
 impl Plan {
     /// The plan as a TOML file. Tables and keys always have the same order.
     pub fn to_toml(&self) -> String {
         let mut text = format!(
             "# A nearpage plan: where the pages of each object go. The first [[object]] that fits wins.\n\
-             # placement: block, block-cyclic:20M, round-robin, object-blocks:2000, interleave, interleave:0,2-3, interleave:0=3,1=1,\n\
-             #   thread:2, node:1, runs, replicate, first-touch; block@TEAM for another team than the first,\n\
-             #   block@main+TEAM for the main thread and the team.\n\
-             version = {VERSION}\n"
+             {PLACEMENTS}version = {VERSION}\n"
         );
-        key(&mut text, "policy", quote(&self.policy));
-        key(&mut text, "machine", quote(&self.machine));
-        key(&mut text, "page_bytes", self.page_bytes);
+        self.write_toml("", &mut text);
+        text
+    }
+
+    /// Keys and tables; the names of the tables begin with `prefix`.
+    fn write_toml(&self, prefix: &str, text: &mut String) {
+        key(text, "policy", quote(&self.policy));
+        key(text, "machine", quote(&self.machine));
+        key(text, "page_bytes", self.page_bytes);
         if let Some(layout) = self.threads {
-            key(&mut text, "threads", quote(layout.as_str()));
+            key(text, "threads", quote(layout.as_str()));
         }
-        self.program.write_toml(&mut text);
+        self.program.write_toml(prefix, text);
         if let Some(predicted) = &self.predicted {
-            text.push_str("\n[predicted]\n");
-            key(&mut text, "local_before", share(predicted.local_before));
-            key(&mut text, "local_after", share(predicted.local_after));
+            *text += &format!("\n[{prefix}predicted]\n");
+            key(text, "local_before", share(predicted.local_before));
+            key(text, "local_after", share(predicted.local_after));
             for (name, time_ns) in [
                 ("first_touch_ns", predicted.first_touch_ns),
                 ("planned_ns", predicted.planned_ns),
             ] {
                 if let Some(time_ns) = time_ns {
-                    key(&mut text, name, figure(time_ns.round()));
+                    key(text, name, figure(time_ns.round()));
                 }
             }
         }
         if let Some(online_migration) = &self.online_migration {
-            text.push_str("\n[online_migration]\n");
+            *text += &format!("\n[{prefix}online_migration]\n");
             for (name, value) in &online_migration.parameters {
-                key(&mut text, &bare_key(name), integer(*value));
+                key(text, &bare_key(name), integer(*value));
             }
         }
         for team in &self.teams {
-            text.push_str("\n[[team]]\n");
-            key(&mut text, "name", quote(&team.name));
-            key(&mut text, "threads", team.threads);
+            *text += &format!("\n[[{prefix}team]]\n");
+            key(text, "name", quote(&team.name));
+            key(text, "threads", team.threads);
             if team.beside > 0 {
-                key(&mut text, "beside", team.beside);
+                key(text, "beside", team.beside);
             }
-            place_in_file(&mut text, &team.module, &team.build_id, team.offset);
+            place_in_file(text, &team.module, &team.build_id, team.offset);
         }
         for decision in &self.decisions {
-            decision.write_toml("object", &mut text);
+            decision.write_toml(&format!("{prefix}object"), text);
         }
         for phase in &self.phases {
-            phase.write_toml(&mut text);
+            phase.write_toml(prefix, text);
         }
-        text
     }
 }
 
 impl Program {
-    pub(crate) fn write_toml(&self, text: &mut String) {
-        text.push_str("\n[program]\n");
+    /// As a table whose name begins with `prefix`.
+    pub(crate) fn write_toml(&self, prefix: &str, text: &mut String) {
+        *text += &format!("\n[{prefix}program]\n");
         key(text, "executable", quote(&self.executable));
         key_unless_empty(text, "build_id", &self.build_id);
         let arguments = self.arguments.iter().map(|argument| quote(argument));
@@ -77,8 +109,8 @@ impl Program {
 }
 
 impl Phase {
-    fn write_toml(&self, text: &mut String) {
-        text.push_str("\n[[phase]]\n");
+    fn write_toml(&self, prefix: &str, text: &mut String) {
+        *text += &format!("\n[[{prefix}phase]]\n");
         key(text, "function", quote(&self.function));
         place_in_file(text, &self.module, &self.build_id, self.offset);
         size_unless_zero(text, self.size_bytes);
@@ -86,7 +118,7 @@ impl Phase {
             key(text, "threads", list(self.threads.iter()));
         }
         for decision in &self.decisions {
-            decision.write_toml("phase.object", text);
+            decision.write_toml(&format!("{prefix}phase.object"), text);
         }
     }
 }

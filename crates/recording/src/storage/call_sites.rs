@@ -7,7 +7,7 @@ use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
 use crate::{CallSite, Error, Frame, ModuleId, check};
 
-pub(super) const FORMAT: Format = Format {
+pub(crate) const FORMAT: Format = Format {
     file: "call_sites.parquet",
     columns: &[
         ("call_site", Kind::U32, Coding::Delta),

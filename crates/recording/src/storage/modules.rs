@@ -7,7 +7,7 @@ use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
 use crate::{Error, Module, ModuleId, ModuleMapping};
 
-pub(super) const FORMAT: Format = Format {
+pub(crate) const FORMAT: Format = Format {
     file: "modules.parquet",
     columns: &[
         ("module", Kind::U32, Coding::Delta),

@@ -16,6 +16,8 @@ enum Remedy {
     OneNode,
     /// Memory where the CPUs are.
     LocalMemory,
+    /// CPUs next to the GPU.
+    LocalGpu,
 }
 
 /// A word for programs that says what was found.
@@ -27,6 +29,7 @@ pub(super) fn kind(finding: &BindingFinding) -> &'static str {
         BindingFinding::Straddling { .. } => "straddling",
         BindingFinding::MemoryForbidden { .. } => "memory-forbidden",
         BindingFinding::MemoryElsewhere { .. } => "memory-elsewhere",
+        BindingFinding::GpuElsewhere { .. } => "gpu-elsewhere",
     }
 }
 
@@ -38,7 +41,8 @@ pub(super) fn whose(finding: &BindingFinding) -> (&str, &[u32]) {
         | BindingFinding::SharedCores { host, ranks, .. }
         | BindingFinding::Straddling { host, ranks, .. }
         | BindingFinding::MemoryForbidden { host, ranks, .. }
-        | BindingFinding::MemoryElsewhere { host, ranks, .. } => (host, ranks),
+        | BindingFinding::MemoryElsewhere { host, ranks, .. }
+        | BindingFinding::GpuElsewhere { host, ranks, .. } => (host, ranks),
     }
 }
 
@@ -86,6 +90,15 @@ pub(super) fn sentence(finding: &BindingFinding) -> String {
             percent(*share),
             nodes(memory_nodes)
         ),
+        BindingFinding::GpuElsewhere {
+            cpu_nodes,
+            gpu_nodes,
+            ..
+        } => format!(
+            "{who}: CPUs on {}, but the GPU is next to {}",
+            nodes(cpu_nodes),
+            nodes(gpu_nodes)
+        ),
     }
 }
 
@@ -99,6 +112,7 @@ pub(super) fn remedy(finding: &BindingFinding, launcher: Option<Launcher>) -> Op
         BindingFinding::MemoryForbidden { .. } | BindingFinding::MemoryElsewhere { .. } => {
             Remedy::LocalMemory
         }
+        BindingFinding::GpuElsewhere { .. } => Remedy::LocalGpu,
     };
     Some(match (launcher?, mend) {
         (Launcher::Slurm, Remedy::OwnCpus) => {
@@ -108,6 +122,7 @@ pub(super) fn remedy(finding: &BindingFinding, launcher: Option<Launcher>) -> Op
             "srun --cpus-per-task=THREADS --cpu-bind=cores --distribution=block:block"
         }
         (Launcher::Slurm, Remedy::LocalMemory) => "srun --cpu-bind=cores --mem-bind=local",
+        (Launcher::Slurm, Remedy::LocalGpu) => "srun --gpu-bind=closest --cpu-bind=cores",
         (Launcher::OpenMpi, Remedy::OwnCpus) => "mpirun --map-by slot:PE=THREADS --bind-to core",
         (Launcher::OpenMpi, Remedy::OneNode) => "mpirun --map-by numa:PE=THREADS --bind-to core",
         (Launcher::OpenMpi, Remedy::LocalMemory) => {

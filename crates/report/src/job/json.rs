@@ -18,6 +18,8 @@ pub struct JobReportOutput<'a> {
     size: Option<u32>,
     /// What has to be known of the figures: missing ranks, mixed versions.
     notes: &'a [String],
+    /// What the recorders of ranks had to say, each once; what most of them said first.
+    rank_notes: Vec<RankNote<'a>>,
     /// Ranks that behave alike, the largest group first.
     groups: Vec<Group<'a>>,
     /// Ranks with too few samples to be in a group.
@@ -28,6 +30,15 @@ pub struct JobReportOutput<'a> {
     hosts: Vec<HostForm<'a>>,
     /// What is wrong with what ranks were bound to.
     binding: Vec<Finding<'a>>,
+}
+
+/// What recorders had to say.
+#[derive(Serialize, JsonSchema)]
+struct RankNote<'a> {
+    /// Whose.
+    ranks: Vec<u32>,
+    /// What.
+    note: &'a str,
 }
 
 /// What was done to memory.
@@ -104,6 +115,8 @@ struct Rank<'a> {
     cpus: Option<&'a str>,
     /// Nodes whose memory it might use; null: not recorded.
     memory_nodes: Option<&'a str>,
+    /// GPUs that it was told to use; null: none, or not recorded.
+    gpus: Option<&'a str>,
 }
 
 /// A host.
@@ -121,7 +134,8 @@ struct HostForm<'a> {
 /// What is wrong with a binding.
 #[derive(Serialize, JsonSchema)]
 struct Finding<'a> {
-    /// `unbound`, `shared-cpus`, `shared-cores`, `straddling`, `memory-forbidden`, `memory-elsewhere`.
+    /// `unbound`, `shared-cpus`, `shared-cores`, `straddling`, `memory-forbidden`, `memory-elsewhere`,
+    /// `gpu-elsewhere`.
     kind: &'static str,
     /// The host.
     host: &'a str,
@@ -153,6 +167,7 @@ pub fn job_json(content: &JobContent) -> String {
             total: Use::from(&profile.total),
             cpus: binding.map(|binding| &*binding.cpus),
             memory_nodes: binding.map(|binding| &*binding.memory_nodes),
+            gpus: binding.and_then(|binding| binding.gpus.as_deref()),
         }
     };
     let launcher = content.launcher();
@@ -172,11 +187,15 @@ pub fn job_json(content: &JobContent) -> String {
         ranks: content.numbers(&host.ranks),
         total: Use::from(&host.total),
     });
+    let rank_notes = content.job.rank_notes().into_iter();
     let output = JobReportOutput {
         version: nearpage_recording::JSON_VERSION,
         job: content.job.name.as_deref(),
         size: content.job.size,
         notes: &content.job.notes,
+        rank_notes: rank_notes
+            .map(|(note, ranks)| RankNote { ranks, note })
+            .collect(),
         groups: groups
             .map(|(number, group)| group_form(content, number, group))
             .collect(),

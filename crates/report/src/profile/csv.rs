@@ -2,10 +2,8 @@
 
 use std::io::{self, Write};
 
-use nearpage_recording::Level;
-
 use super::Writer;
-use super::labels::{Labelled, access_name, level_name};
+use super::labels::{Labelled, access_name, known_level_name};
 
 const HEADER: &str = "time_ns,pid,tid,thread,cpu,cpu_node,node,kind,level,address,object,object_kind,object_address,function,file,line,weight,cost_ns";
 
@@ -37,10 +35,7 @@ impl Writer for Csv {
             access.cpu
         )?;
         write!(out, "{},{},", node(labelled.cpu_node), node(labelled.node))?;
-        let level = match access.level {
-            Level::Unknown => "",
-            level => level_name(level),
-        };
+        let level = known_level_name(access.level);
         write!(out, "{},{level},", access_name(access.kind))?;
         let base = labelled
             .object_address

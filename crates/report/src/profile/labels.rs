@@ -1,7 +1,5 @@
 //! What an access was: object, nodes, level, function.
 
-use std::io;
-
 use nearpage_attribution::{FoundObject, Names, ObjectIndex, Search};
 use nearpage_machine::NodeId;
 use nearpage_recording::{
@@ -83,13 +81,13 @@ impl<'a> Labels<'a> {
     }
 
     /// Calls `each` with the access and its names.
-    pub fn with(
+    pub fn with<T>(
         &self,
         codes: &mut CodeTable,
         search: &mut Search<'_>,
         access: Access,
-        each: impl FnOnce(&Labelled<'_>) -> io::Result<()>,
-    ) -> io::Result<()> {
+        each: impl FnOnce(&Labelled<'_>) -> T,
+    ) -> T {
         let tables = &self.recording.tables;
         let thread = tables.threads.get(access.thread.0 as usize);
         let pid = thread.map_or(0, |thread| thread.pid);
@@ -232,6 +230,14 @@ pub(super) fn level_name(level: Level) -> &'static str {
         Level::LocalMemory => "local memory",
         Level::RemoteMemory => "remote memory",
         Level::RemoteCache => "remote cache",
+    }
+}
+
+/// What served it, in words; empty where that is not known.
+pub(super) fn known_level_name(level: Level) -> &'static str {
+    match level {
+        Level::Unknown => "",
+        level => level_name(level),
     }
 }
 

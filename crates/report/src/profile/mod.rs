@@ -11,10 +11,13 @@ mod labels;
 mod perf_script;
 mod perfetto;
 mod pprof;
+mod table;
 
 use std::io::{self, Write};
 
 use nearpage_recording::{AccessBatch, Recording};
+
+pub use self::table::write_labelled_table;
 
 use self::labels::{CodeTable, Labelled, Labels};
 
@@ -93,6 +96,20 @@ pub fn write_profile(
         ProfileFormat::Pprof => Box::new(pprof::Pprof::new(recording)),
         ProfileFormat::Perfetto => Box::new(perfetto::Perfetto::begin(recording, out)?),
     };
+    let written = for_each_labelled(recording, every, |labelled| {
+        Ok(writer.access(labelled, out)?)
+    })?;
+    writer.finish(thinned.as_deref(), out)?;
+    out.flush()?;
+    Ok(written)
+}
+
+/// Calls `take` with one of every `every` accesses, which stands for all of them.
+fn for_each_labelled(
+    recording: &Recording,
+    every: u64,
+    mut take: impl FnMut(&Labelled<'_>) -> Result<(), ProfileError>,
+) -> Result<Written, ProfileError> {
     let labels = Labels::new(recording);
     let mut search = labels.index.search();
     let mut codes = CodeTable::new(recording);
@@ -107,9 +124,7 @@ pub fn write_profile(
                 let mut access = batch.get(row);
                 access.weight *= every as f32;
                 access.cost_ns *= every as f32;
-                labels.with(&mut codes, &mut search, access, |labelled| {
-                    writer.access(labelled, out)
-                })?;
+                labels.with(&mut codes, &mut search, access, &mut take)?;
                 written.accesses += 1;
             } else {
                 written.dropped += 1;
@@ -117,8 +132,6 @@ pub fn write_profile(
             number += 1;
         }
     }
-    writer.finish(thinned.as_deref(), out)?;
-    out.flush()?;
     Ok(written)
 }
 

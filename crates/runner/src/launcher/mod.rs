@@ -9,14 +9,12 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use nearpage_recording::{Binding, Launched, Launcher};
+use nearpage_recording::{Binding, Launched, Launcher, fit_for_a_file};
 
 pub(crate) use self::output::job_folder;
 pub use self::output::{OutputError, expand_output};
 pub use self::ranks::{RankSelection, RankSelectionError};
 
-/// Longest name taken from the environment, in bytes.
-const NAME_BYTES_MAX: usize = 64;
 /// Ranks, sizes and nodes beyond this are nobody's.
 const NUMBER_MAX: u32 = 1 << 24;
 
@@ -127,14 +125,15 @@ pub fn launched() -> Option<Launched> {
 }
 
 /// This host, as the kernel calls it.
-fn own_host() -> String {
+pub(crate) fn own_host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
 }
 
 /// What this process is bound to, as it was started.
 pub(crate) fn binding() -> Option<Binding> {
-    Binding::of_status(&fs::read_to_string("/proc/self/status").ok()?)
+    let bound = Binding::of_status(&fs::read_to_string("/proc/self/status").ok()?)?;
+    Some(bound.with_gpus(|name| std::env::var_os(name)))
 }
 
 fn launched_among(variable: impl Fn(&str) -> Option<OsString>, own_host: &str) -> Option<Launched> {
@@ -171,20 +170,6 @@ fn launched_among(variable: impl Fn(&str) -> Option<OsString>, own_host: &str) -
         job,
         step,
     })
-}
-
-/// A name as part of a file's name: letters, digits and `-_.+`, other characters as `_`; nothing of an empty one.
-fn fit_for_a_file(text: &str) -> Option<String> {
-    let fit = |character: char| match character {
-        '-' | '_' | '.' | '+' => character,
-        _ if character.is_ascii_alphanumeric() => character,
-        _ => '_',
-    };
-    let mut name: String = text.chars().take(NAME_BYTES_MAX).map(fit).collect();
-    if name.starts_with('.') {
-        name.replace_range(..1, "_");
-    }
-    (!name.is_empty()).then_some(name)
 }
 
 /// The launcher's process on this host: the nearest ancestor that has no rank. Hydra gives its jobs no number.
@@ -314,7 +299,7 @@ mod tests {
         let job = |value: &str| with("SLURM_JOB_ID", value).unwrap().job.unwrap();
         assert_eq!(job("../../etc"), "_._.._etc");
         assert_eq!(job("12[3].host"), "12_3_.host");
-        assert_eq!(job(&"9".repeat(1000)).len(), NAME_BYTES_MAX);
+        assert_eq!(job(&"9".repeat(1000)).len(), 64);
         assert_eq!(with("SLURMD_NODENAME", "").unwrap().host, "vm");
         assert_eq!(with("SLURMD_NODENAME", "/").unwrap().host, "_");
     }

@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use nearpage_recording::Launched;
+use nearpage_recording::{Launched, fit_for_a_file};
 
-use super::{fit_for_a_file, launched, own_host};
+use super::{launched, own_host};
 
 /// Longest value of a variable that becomes part of a path, in bytes.
 const VALUE_BYTES_MAX: usize = 255;

@@ -201,3 +201,53 @@ fn plans_that_do_worse_than_first_touch_are_warned_about() {
     );
     assert!(warning.ends_with("(predicted for amd48)"), "{warning}");
 }
+
+#[test]
+fn a_rank_follows_its_groups_part_and_others_are_told_why() {
+    let group = |ranks: &str, local_ranks: &str, program: &str| {
+        format!(
+            "[[group]]\nranks = \"{ranks}\"\nlocal_ranks = \"{local_ranks}\"\n[[group.plan]]\n\
+             program = {{ executable = \"{program}\" }}\n"
+        )
+    };
+    let text = format!(
+        "version = 1\n{}{}",
+        group("0-5", "0,2", "most"),
+        group("6", "1", "other")
+    );
+    let Ok(PlanFile::Job(job)) = PlanFile::from_toml(&text, "job.toml") else {
+        panic!("{text}");
+    };
+    let launched = |rank, local_rank| Launched {
+        launcher: nearpage_recording::Launcher::Slurm,
+        rank,
+        size: Some(16),
+        local_rank,
+        node_index: None,
+        host: "n1".to_owned(),
+        job: None,
+        step: None,
+    };
+    assert_eq!(part_of_rank(&job, Some(&launched(6, None))), (1, None));
+    let (part, note) = part_of_rank(&job, Some(&launched(0, Some(0))));
+    assert_eq!(part, 0);
+    assert!(note.unwrap().starts_with("ranks 7-15 in no group"));
+    for (launched, part, words) in [
+        (
+            Some(launched(9, Some(1))),
+            1,
+            "part of rank 6, to which most ranks with local rank 1",
+        ),
+        (
+            Some(launched(9, Some(7))),
+            0,
+            "part of ranks 0-5, the largest group",
+        ),
+        (None, 0, "no launcher says which rank this is"),
+    ] {
+        let (found, note) = part_of_rank(&job, launched.as_ref());
+        let note = note.unwrap();
+        assert_eq!(found, part, "{note}");
+        assert!(note.contains(words) && !note.contains('\n'), "{note}");
+    }
+}

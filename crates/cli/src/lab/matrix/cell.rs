@@ -1,24 +1,19 @@
 //! A run of a matrix, and the file that keeps what came of it.
 
-use std::fs::{self, File};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
 use nearpage_runner::{Error, LabOptions, LabStream, lab};
 use serde::{Deserialize, Serialize};
 
 use super::file::MatrixFile;
+use crate::cells::{self, Attempt};
 use crate::lab::LabOutput;
 
 /// Processor time that a boot may take where the file says nothing.
 const BOOT_LIMIT_S: f64 = 120.0;
 /// Most that is kept of what a command prints, its end.
 const OUTPUT_BYTES_MAX: usize = 4096;
-/// Most that a kept file may have.
-const FILE_BYTES_MAX: u64 = 16 << 20;
-
 /// What makes a run. A file that was kept for another one is not taken for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,14 +56,6 @@ pub struct Cell {
     pub result: Option<LabOutput>,
 }
 
-/// What became of an attempt to run.
-pub enum Attempt {
-    /// It was run; the file is kept.
-    Done(Box<Cell>),
-    /// Another process is running it.
-    Elsewhere,
-}
-
 impl Spec {
     /// As it is told.
     pub fn title(&self) -> String {
@@ -91,43 +78,17 @@ impl Spec {
     /// # Errors
     /// A file that can't be read, or is none of ours.
     pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<Cell>> {
-        let path = self.path(folder);
-        let text = match nearpage_files::read_text(&path, FILE_BYTES_MAX) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.with_context(|| format!("{}: can't be read", path.display()))?,
-        };
-        let cell: Cell = serde_json::from_str(&text).with_context(|| {
-            format!(
-                "{}: not a run of a matrix; remove it to run again",
-                path.display()
-            )
-        })?;
-        Ok((cell.run == *self).then_some(cell))
+        let cell: Option<Cell> = cells::kept(&self.path(folder), "a run of a matrix")?;
+        Ok(cell.filter(|cell| cell.run == *self))
     }
 
     /// Runs it unless another process does, and keeps what came of it.
     ///
     /// # Errors
     /// An interrupt; no emulator or machine; a folder that can't be written.
-    pub fn run(&self, folder: &Path, file: &MatrixFile) -> anyhow::Result<Attempt> {
-        let path = self.path(folder);
-        let running = path.with_extension("running");
-        let lock = File::create(&running)
-            .with_context(|| format!("{}: can't be written", running.display()))?;
-        if lock.try_lock().is_err() {
-            return Ok(Attempt::Elsewhere);
-        }
-        // Whoever had the lock may have finished meanwhile.
-        if let Some(cell) = self.kept(folder)?.filter(|cell| cell.failed.is_none()) {
-            return Ok(Attempt::Done(Box::new(cell)));
-        }
-        let cell = self.run_now(file)?;
-        let new = path.with_extension("new");
-        fs::write(&new, serde_json::to_string_pretty(&cell)? + "\n")
-            .and_then(|()| fs::rename(&new, &path))
-            .with_context(|| format!("{}: can't be written", path.display()))?;
-        let _ = fs::remove_file(&running);
-        Ok(Attempt::Done(Box::new(cell)))
+    pub fn run(&self, folder: &Path, file: &MatrixFile) -> anyhow::Result<Attempt<Cell>> {
+        let finished = || Ok(self.kept(folder)?.filter(|cell| cell.failed.is_none()));
+        cells::compute(&self.path(folder), finished, || self.run_now(file))
     }
 
     fn run_now(&self, file: &MatrixFile) -> anyhow::Result<Cell> {
@@ -204,6 +165,8 @@ fn number_after(text: &str, word: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn spec() -> Spec {

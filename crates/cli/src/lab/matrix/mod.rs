@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::arguments::Matrix;
+use crate::cells::Attempt;
 use crate::progress::Progress;
 use crate::{Usage, json, terminal};
 
-use cell::{Attempt, Cell, Spec};
+use cell::{Cell, Spec};
 use file::MatrixFile;
 use table::Table;
 

@@ -1,0 +1,161 @@
+//! `nearpage merge JOB…`: the accesses of all ranks as one Parquet data set for query engines.
+
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use nearpage_machine::several;
+use nearpage_recording::{Job, RankRecording, Recording, fit_for_a_file};
+use nearpage_report::write_labelled_table;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::arguments::Merge;
+use crate::progress::Progress;
+use crate::{Usage, json, terminal};
+
+/// In a partition's name, where the recordings don't say the job or host.
+const UNKNOWN: &str = "unknown";
+
+/// What `merge --json` prints.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct MergeOutput {
+    /// Version of this form.
+    version: u32,
+    /// Folder of the data set.
+    output: PathBuf,
+    /// Ranks whose accesses are in it.
+    ranks: u64,
+    /// Their accesses.
+    pub accesses: u64,
+    /// What has to be known of the recordings: missing ranks, ranks that were left out.
+    notes: Vec<String>,
+}
+
+pub fn merge_jobs(arguments: &Merge) -> anyhow::Result<ExitCode> {
+    let open = |folder: &PathBuf| {
+        Job::open(folder)?.ok_or_else(|| {
+            anyhow::Error::from(Usage(format!(
+                "{}: not the folder of a job; of one recording, `nearpage export` makes tables",
+                folder.display()
+            )))
+        })
+    };
+    let jobs = arguments.jobs.iter().map(open);
+    let jobs = jobs.collect::<anyhow::Result<Vec<Job>>>()?;
+    let merged = merge(&jobs, &arguments.output)?;
+    match arguments.json {
+        true => json::print(&merged)?,
+        false => merged.say(arguments.quiet),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl MergeOutput {
+    /// Says what was done unless that is not asked for, and what has to be known.
+    pub fn say(&self, is_quiet: bool) {
+        self.notes.iter().for_each(|note| terminal::say(note));
+        if !is_quiet {
+            terminal::say(&format!(
+                "{} of {} merged into {}",
+                several(self.accesses, "access"),
+                several(self.ranks, "rank"),
+                self.output.display()
+            ));
+        }
+    }
+}
+
+/// Writes the data set beside its place and gives it its name in the end: it is there whole or not at all.
+pub fn merge(jobs: &[Job], output: &Path) -> anyhow::Result<MergeOutput> {
+    let is_used = match fs::read_dir(output) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    };
+    if is_used {
+        return Err(nearpage_recording::Error::FolderInUse(output.to_owned()).into());
+    }
+    let mut name = std::ffi::OsString::from(".");
+    name.push(output.file_name().unwrap_or_default());
+    name.push(format!(".{}", std::process::id()));
+    let unfinished = Unfinished(output.with_file_name(name));
+    let mut merged = MergeOutput {
+        version: nearpage_recording::JSON_VERSION,
+        output: output.to_owned(),
+        ..MergeOutput::default()
+    };
+    let all: usize = jobs.iter().map(|job| job.ranks.len()).sum();
+    let progress = Progress::new("merging ranks".to_owned());
+    let mut begun = 0;
+    for job in jobs {
+        merged.notes.extend(job.notes.iter().cloned());
+        for rank in &job.ranks {
+            progress.say(format!("merging rank {}", rank.rank));
+            progress.done(begun, all as u64);
+            begun += 1;
+            let recording = match Recording::open(&rank.folder) {
+                Ok(recording) => recording,
+                Err(error) => {
+                    let note = format!("rank {} left out: {error}", rank.rank);
+                    merged.notes.push(note);
+                    continue;
+                }
+            };
+            let partition = partition(&unfinished.0, job, rank);
+            if partition.exists() {
+                anyhow::bail!(
+                    "{}: rank {} of this job is in another of the jobs that were named",
+                    job.folder.display(),
+                    rank.rank
+                );
+            }
+            make(&partition)?;
+            merged.accesses += write_labelled_table(&recording, &partition)
+                .with_context(|| format!("{}: not merged", rank.folder.display()))?;
+            merged.ranks += 1;
+        }
+    }
+    if merged.ranks == 0 {
+        let note = merged
+            .notes
+            .last()
+            .map_or("no rank can be read", |note| note);
+        anyhow::bail!("nothing to merge: {note}");
+    }
+    fs::rename(&unfinished.0, output)
+        .with_context(|| format!("{}: can't be written", output.display()))?;
+    Ok(merged)
+}
+
+/// Removed unless it was renamed.
+struct Unfinished(PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Folder of a rank in the data set, whose names query engines read as columns.
+fn partition(output: &Path, job: &Job, rank: &RankRecording) -> PathBuf {
+    let value = |text: Option<&str>| {
+        let fit = text.and_then(fit_for_a_file);
+        fit.unwrap_or_else(|| UNKNOWN.to_owned())
+    };
+    output
+        .join(format!("job={}", value(job.name.as_deref())))
+        .join(format!("host={}", value(Some(&rank.host))))
+        .join(format!("rank={}", rank.rank))
+}
+
+/// Makes a folder that nobody else may read, as recordings are.
+fn make(folder: &Path) -> anyhow::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .with_context(|| format!("{}: can't be made", folder.display()))
+}

@@ -1,0 +1,174 @@
+//! A Slurm cluster of two emulated nodes on this host, for as long as a test runs: no systemd, no accounting.
+
+use std::fs::{self, File, Permissions};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::{Case, Finished};
+
+/// Programs of Debian's packages slurmctld, slurmd, munge and slurm-client.
+const PROGRAMS: [&str; 5] = ["munged", "slurmctld", "slurmd", "srun", "sbatch"];
+/// How long the nodes may take to be there.
+const START: Duration = Duration::from_secs(60);
+
+/// The cluster. Its daemons end with it.
+#[derive(Debug)]
+pub struct Slurm {
+    folder: PathBuf,
+    daemons: Vec<Child>,
+}
+
+impl Slurm {
+    /// Starts the daemons, with their files in the case's folder; none, and a line that says why, where there is no Slurm.
+    ///
+    /// # Panics
+    /// Daemons that do not start.
+    pub fn start(case: &Case) -> Option<Self> {
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        let is_there = |name: &&str| {
+            let sbin = [PathBuf::from("/usr/sbin")];
+            let mut folders = std::env::split_paths(&folders).chain(sbin);
+            folders.any(|folder| folder.join(name).exists())
+        };
+        if let Some(missing) = PROGRAMS.iter().find(|name| !is_there(name)) {
+            eprintln!(
+                "skipped: there is no {missing} here (Debian's slurmctld, slurmd, munge and slurm-client)"
+            );
+            return None;
+        }
+        // SAFETY: it has no arguments and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: the daemons of Slurm want to be root");
+            return None;
+        }
+        // A socket's path has 107 bytes at the most.
+        let folder = std::env::temp_dir().join(format!("nearpage-slurm-{}", std::process::id()));
+        for name in ["state", "spool-n1", "spool-n2"] {
+            fs::create_dir_all(folder.join(name)).expect("a folder");
+        }
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("ours");
+        let mut cluster = Self {
+            folder,
+            daemons: Vec::new(),
+        };
+        cluster.write_key();
+        cluster.write_configuration();
+        let munge = |file: &str| cluster.folder.join(file).display().to_string();
+        let words = [
+            "--foreground".to_owned(),
+            "--force".to_owned(),
+            format!("--key-file={}", munge("munge.key")),
+            format!("--socket={}", munge("munge.socket")),
+            format!("--pid-file={}", munge("munged.pid")),
+            format!("--log-file={}", munge("munged.log")),
+            format!("--seed-file={}", munge("munged.seed")),
+        ];
+        cluster.daemon("munged", &words);
+        let socket = cluster.folder.join("munge.socket");
+        wait("munged", || socket.exists());
+        cluster.daemon("slurmctld", &["-D".to_owned()]);
+        for node in ["n1", "n2"] {
+            cluster.daemon(
+                "slurmd",
+                &["-D".to_owned(), "-N".to_owned(), node.to_owned()],
+            );
+        }
+        wait("slurmctld", || {
+            let mut sinfo = cluster.command(case, "sinfo");
+            sinfo.args(["-h", "-t", "idle", "-o", "%D"]);
+            sinfo
+                .output()
+                .is_ok_and(|output| output.stdout.starts_with(b"2"))
+        });
+        Some(cluster)
+    }
+
+    /// A program of Slurm's, which finds the cluster, in the case's folder.
+    pub fn command(&self, case: &Case, program: &str) -> Command {
+        let mut command = case.command(program);
+        command.env("SLURM_CONF", self.folder.join("slurm.conf"));
+        command
+    }
+
+    /// Runs `srun` with these words.
+    pub fn srun(&self, case: &Case, words: &[&str]) -> Finished {
+        let mut srun = self.command(case, "srun");
+        srun.args(words);
+        case.run(srun)
+    }
+
+    fn write_key(&self) {
+        let mut key = [0; 1024];
+        let mut random = File::open("/dev/urandom").expect("random numbers");
+        random.read_exact(&mut key).expect("random numbers");
+        let path = self.folder.join("munge.key");
+        fs::write(&path, key).expect("a folder of ours");
+        fs::set_permissions(&path, Permissions::from_mode(0o400)).expect("ours");
+    }
+
+    fn write_configuration(&self) {
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+        let host = host.trim().split('.').next().unwrap_or_default().to_owned();
+        let folder = self.folder.display();
+        // Ports of this process, so that two clusters on a host don't meet.
+        let port = 20_000 + 4 * (std::process::id() % 10_000);
+        let text = format!(
+            "ClusterName=nearpage\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={port}\n\
+             AuthType=auth/munge\nAuthInfo=socket={folder}/munge.socket\nCryptoType=crypto/munge\nMpiDefault=none\n\
+             ProctrackType=proctrack/linuxproc\nReturnToService=2\nSlurmctldPidFile={folder}/slurmctld.pid\n\
+             SlurmdPidFile={folder}/slurmd-%n.pid\nSlurmdSpoolDir={folder}/spool-%n\nSlurmUser=root\nSlurmdUser=root\n\
+             StateSaveLocation={folder}/state\nSwitchType=switch/none\nTaskPlugin=task/none\n\
+             SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\n\
+             AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none\n\
+             SlurmctldLogFile={folder}/slurmctld.log\nSlurmdLogFile={folder}/slurmd-%n.log\nKillWait=5\n\
+             SlurmdParameters=config_overrides\n\
+             NodeName=n1,n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={},{} CPUs=4 RealMemory=100 State=UNKNOWN\n\
+             PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP\n",
+            port + 1,
+            port + 2
+        );
+        fs::write(self.folder.join("slurm.conf"), text).expect("a folder of ours");
+    }
+
+    fn daemon(&mut self, program: &str, words: &[String]) {
+        let output = File::create(
+            self.folder
+                .join(format!("{program}-{}.out", self.daemons.len())),
+        );
+        let output = output.expect("a folder of ours");
+        let sbin = Path::new("/usr/sbin").join(program);
+        let path = if sbin.exists() { sbin } else { program.into() };
+        let child = Command::new(path)
+            .args(words)
+            .env("SLURM_CONF", self.folder.join("slurm.conf"))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().expect("a second handle"))
+            .stderr(output)
+            .spawn();
+        self.daemons.push(child.expect("it is there"));
+    }
+}
+
+fn wait(daemon: &str, is_ready: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_ready() {
+        assert!(begun.elapsed() < START, "{daemon} does not start");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        for daemon in self.daemons.iter_mut().rev() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! `nearpage sweep` as a black box: cells that are kept, killed and shared.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use nearpage_tests::{Case, Finished, nearpage_path, repository, workload};
+use serde_json::Value;
+
+const SWEEP: &str = r#"
+recordings = ["full"]
+machines = ["flash-8"]
+policies = ["first-touch", "interleave", "migrate", "plan:object"]
+[parameters]
+trigger = [32, 64, 128]
+hold = [4, 16]
+"#;
+/// Of `migrate` six, of each other policy one.
+const CELLS: usize = 9;
+
+/// A case with a trace and a sweep over it.
+fn swept(name: &str) -> Case {
+    let case = Case::new(name);
+    let mut trace = case.command(nearpage_path());
+    trace
+        .args(["trace", "--machine", "flash-8"])
+        .args(["-q", "-o", "full", "--"])
+        .arg(workload("triad"))
+        .args(["1", "2"])
+        .env("OMP_NUM_THREADS", "2");
+    case.run(trace).success();
+    case.write("sweep.toml", SWEEP);
+    case
+}
+
+fn parsed(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
+}
+
+/// What a command prints with `--json`, as its schema says.
+fn checked(case: &Case, command: &str) -> Value {
+    let value = parsed(
+        &case
+            .nearpage(["sweep", command, "--json", "sweep.toml"])
+            .success(),
+    );
+    let schema = repository().join(format!("docs/reference/schema/sweep-{command}.json"));
+    let schema: Value =
+        serde_json::from_str(&fs::read_to_string(schema).expect("a kept schema")).expect("JSON");
+    assert!(jsonschema::is_valid(&schema, &value), "{value:#}");
+    value
+}
+
+/// Finished cells, by file: which file that is, and its text.
+fn kept(case: &Case) -> BTreeMap<PathBuf, (u64, String)> {
+    let entries = fs::read_dir(case.path("sweep.cells")).into_iter().flatten();
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let cells = paths.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+    let read = |path: PathBuf| {
+        let inode = fs::metadata(&path).expect("it is there").ino();
+        let text = fs::read_to_string(&path).expect("text");
+        (path, (inode, text))
+    };
+    cells.map(read).collect()
+}
+
+#[test]
+fn cells_are_computed_once_by_whatever_shard() {
+    let case = swept("sweep");
+    let status = checked(&case, "status");
+    assert_eq!(
+        (&status["cells"], &status["done"]),
+        (&CELLS.into(), &0.into())
+    );
+    let shard = |shard: &str| {
+        let words = [
+            "simulate",
+            "--sweep",
+            "sweep.toml",
+            "--jobs",
+            "2",
+            "--shard",
+            shard,
+        ];
+        case.nearpage(words).success()
+    };
+    shard("1/2");
+    let first = kept(&case);
+    assert_eq!(first.len(), CELLS.div_ceil(2));
+    shard("2/2");
+    let all = kept(&case);
+    assert_eq!(all.len(), CELLS);
+    assert!(first.iter().all(|(path, cell)| all[path] == *cell));
+    let run = case.nearpage(["sweep", "run", "sweep.toml"]).success();
+    assert!(run.stderr.contains("9 of 9 cells computed"), "{run}");
+    assert_eq!(kept(&case), all, "none is computed again");
+
+    // As `simulate` has it.
+    let report = checked(&case, "report");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), CELLS);
+    let simulate = [
+        "simulate",
+        "full",
+        "--json",
+        "--machine",
+        "flash-8",
+        "--policy",
+        "migrate",
+    ];
+    let alone = case.nearpage(
+        [
+            &simulate[..],
+            &["--set", "trigger=32", "--set", "hold=4"],
+        ]
+        .concat(),
+    );
+    let alone = parsed(&alone.success());
+    let has = |row: &&Value| {
+        (
+            row["policy"].as_str(),
+            row["parameters"]["trigger"].as_str(),
+            row["parameters"]["hold"].as_str(),
+        ) == (Some("migrate"), Some("32"), Some("4"))
+    };
+    let row = rows.iter().find(has).expect("the cell");
+    for figure in ["time_ns", "misses", "migrated", "local_share"] {
+        assert_eq!(row[figure], alone["results"][0][figure], "{figure}");
+    }
+    let csv = case
+        .nearpage(["sweep", "report", "--csv", "sweep.toml"])
+        .success();
+    assert_eq!(csv.stdout.lines().count(), CELLS + 1);
+    let text = case
+        .nearpage(["sweep", "report", "sweep.toml"])
+        .success()
+        .stdout;
+    assert!(text.contains("migrate, hold=4, trigger=32"), "{text}");
+}
+
+#[test]
+fn a_sweep_that_is_killed_goes_on_where_it_was() {
+    let case = swept("sweep_killed");
+    let mut before = kept(&case);
+    // Later and later, from before the first cell on.
+    for wait_ms in (0..200).step_by(10) {
+        let mut command = case.command(nearpage_path());
+        command
+            .args(["sweep", "run", "--jobs", "2", "sweep.toml"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut running = command.spawn().expect("nearpage runs");
+        sleep(Duration::from_millis(wait_ms));
+        running.kill().expect("it was started");
+        running.wait().expect("it ended");
+        let after = kept(&case);
+        for (path, cell) in &before {
+            assert_eq!(after.get(path), Some(cell), "{}", path.display());
+        }
+        before = after;
+    }
+    case.nearpage(["sweep", "run", "sweep.toml"]).success();
+    let after = kept(&case);
+    assert_eq!(after.len(), CELLS);
+    assert!(before.iter().all(|(path, cell)| after[path] == *cell));
+    for (path, (_, text)) in &after {
+        let cell: Value = serde_json::from_str(text).expect("a whole file");
+        assert!(
+            cell["result"]["time_ns"].is_number(),
+            "{}: {text}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_sweep_is_a_line() {
+    let case = Case::new("sweep_wrong");
+    let one_line = |words: &[&str], code: i32, expected: &str| {
+        let finished = case.nearpage(words).exits(code);
+        assert_eq!(finished.stderr.lines().count(), 1, "{finished}");
+        assert!(finished.stderr.contains(expected), "{finished}");
+    };
+    case.write("sweep.toml", SWEEP.replace("migrate", "migrat"));
+    one_line(&["sweep", "run", "sweep.toml"], 2, "no policy `migrat`");
+    case.write("sweep.toml", SWEEP);
+    one_line(&["sweep", "run", "sweep.toml"], 1, "full");
+    one_line(
+        &["sweep", "run", "none.toml"],
+        1,
+        "none.toml: can't be read",
+    );
+    one_line(
+        &["sweep", "run", "sweep.toml", "--", "--partition=a"],
+        2,
+        "--engine slurm",
+    );
+    // Where the programs of Slurm are not on PATH.
+    let mut slurm = case.command(nearpage_path());
+    slurm
+        .args(["sweep", "run", "--engine", "slurm", "sweep.toml"])
+        .env("PATH", case.folder());
+    let finished = case.run(slurm).exits(1);
+    assert!(
+        finished.stderr.contains("there is no Slurm here"),
+        "{finished}"
+    );
+    assert_eq!(finished.stderr.lines().count(), 1, "{finished}");
+    // A cell that cannot be computed.
+    let case = swept("sweep_failed");
+    case.write(
+        "sweep.toml",
+        SWEEP.replace("plan:object", "plan:sweep.toml"),
+    );
+    let failed = case.nearpage(["sweep", "run", "sweep.toml"]).exits(1);
+    assert!(
+        failed.stderr.contains("8 of 9 cells computed, 1 failed"),
+        "{failed}"
+    );
+    let status = checked(&case, "status");
+    assert_eq!(
+        status["failed"].as_array().map(Vec::len),
+        Some(1),
+        "{status:#}"
+    );
+    case.nearpage(["simulate", "--sweep", "sweep.toml", "--shard", "3/2"])
+        .exits(2);
+    case.nearpage(["simulate", "--sweep", "sweep.toml", "full"])
+        .exits(2);
+}
