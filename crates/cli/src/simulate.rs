@@ -17,12 +17,13 @@ use nearpage_planner::replay::trace::Replayed;
 use nearpage_recording::Recording;
 use nearpage_recording::trace::{TraceOptions, Tracing};
 use nearpage_report::{
-    ObjectPages, Simulation, ThreadsElsewhere, simulation_html, simulation_json, simulation_text,
+    ObjectPages, Simulation, ThreadsElsewhere, simulation_json, simulation_text,
 };
 use nearpage_simulator::{
     Error, Job, NUMBERS, Outcome, PlanHomes, Programs, Schedule, SimulatedPolicy, Trace, Watched,
     simulate,
 };
+use nearpage_view::simulation_page;
 
 use crate::arguments::{CountedMode, Simulate};
 use crate::progress::Progress;
@@ -149,7 +150,11 @@ fn print(arguments: &Simulate, simulation: &Simulation) -> anyhow::Result<()> {
         false => simulation_text(simulation, terminal::width(), terminal::colour()),
     })?;
     if let Some(path) = &arguments.html {
-        WholeFile::write(path, simulation_html(simulation).as_bytes())?;
+        let recorded = simulation.recordings.join(" and ");
+        WholeFile::write(
+            path,
+            simulation_page(&recorded, &simulation_json(simulation))?.as_bytes(),
+        )?;
         terminal::say(&format!("next: open {} in a browser", path.display()));
     }
     Ok(())

@@ -4,8 +4,11 @@
     reason = "a test tells one story from its beginning to its end"
 )]
 
+mod code;
 mod first_looks;
+mod lasting;
 mod made_up;
+mod many_objects;
 mod one_planner;
 mod viewed;
 
@@ -464,6 +467,7 @@ fn one_file_is_read_without_a_server() {
         "threads",
         "machine",
         "plan",
+        "flame",
         "objects",
     ] {
         browser.value(&format!("location.hash = 'view={view}'"));
@@ -671,7 +675,9 @@ fn every_view_is_drawn() {
         ("object", "&object=1&by=latency", 2),
         ("space", "&by=locality", 2),
         ("threads", "", 2),
-        ("machine", "", 3),
+        ("machine", "", 4),
+        ("flame", "", 1),
+        ("source", "", 0),
         ("plan", "", 1),
         ("compare", "", 1),
         ("object", "&object=0&by=function&function=smooth", 2),
