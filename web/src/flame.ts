@@ -79,7 +79,7 @@ export function flameView(context: Context): HTMLElement {
   const plot: Plot = new Plot({
     title: "Cost by object and code",
     height: ROWS.length * ROW_HEIGHT + 48,
-    left: 96,
+    left: 120,
     controls: [h("label", {}, "width by ", choose), h("label", {}, "highlight ", input)],
     zoom(x) {
       range = x;

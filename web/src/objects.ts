@@ -121,7 +121,7 @@ export function objectsView(context: Context): HTMLElement {
         h("button", { "aria-pressed": "true", title: "show all again", onclick: () => filter(name, only[name]) }, `${words} ${only[name]} ×`)));
     const by = GROUPINGS.find(([name]) => name === grouping);
     if (by !== undefined) {
-      place.replaceChildren(groupTable(grouped(rows, by[2]), by, filter));
+      place.replaceChildren(groupTable(grouped(rows, by[2]), by, filter, nodes > 1));
       return;
     }
     place.replaceChildren(
@@ -176,7 +176,7 @@ export function objectsView(context: Context): HTMLElement {
 }
 
 /** Groups with their sums; a press on one shows its objects. */
-function groupTable(groups: Group[], [name, words]: (typeof GROUPINGS)[number], filter: (name: string, value: string) => void): HTMLElement {
+function groupTable(groups: Group[], [name, words]: (typeof GROUPINGS)[number], filter: (name: string, value: string) => void, hasRemote: boolean): HTMLElement {
   const sum = (objects: ObjectAt[], of: (row: ObjectRow) => number) => objects.reduce((sum, { row }) => sum + of(row), 0);
   const remote = ({ objects }: Group) => {
     const known = sum(objects, ({ loads, stores }) => loads.node_known + stores.node_known);
@@ -195,7 +195,7 @@ function groupTable(groups: Group[], [name, words]: (typeof GROUPINGS)[number], 
       { title: "time", value: ({ objects }) => sum(objects, (row) => row.cost_ns), cell: ({ objects }) => time(sum(objects, (row) => row.cost_ns)), number: true },
       { title: "loads", value: ({ objects }) => sum(objects, ({ loads }) => loads.count), cell: ({ objects }) => count(sum(objects, ({ loads }) => loads.count)), number: true },
       { title: "stores", value: ({ objects }) => sum(objects, ({ stores }) => stores.count), cell: ({ objects }) => count(sum(objects, ({ stores }) => stores.count)), number: true },
-      { title: "remote", value: (group) => remote(group) ?? -1, cell: (group) => { const share = remote(group); return share === null ? "?" : percent(share); }, number: true },
+      ...(hasRemote ? [{ title: "remote", value: (group: Group) => remote(group) ?? -1, cell: (group: Group) => { const share = remote(group); return share === null ? "?" : percent(share); }, number: true }] : []),
       { title: "largest", value: largest, cell: (group) => bytes(largest(group)), number: true },
     ],
   });

@@ -58,7 +58,7 @@ function navigation(open: Open): void {
     open.recordings.map((recording, at) => h("option", { value: at, selected: at === (number(state, "recording") ?? 0) }, recording.folder)));
   const theme = h("button", { id: "theme", title: "light or dark", onclick: () => { dress(isDark() ? "light" : "dark"); void draw(open).catch(fail); } }, "◐");
   nav.replaceChildren(
-    h("strong", {}, "nearpage"),
+    h("h1", {}, "nearpage"),
     ...(open.recordings.length > 1 ? [select] : []),
     ...(open.recordings.length > 0
       ? Object.entries(VIEWS).filter(([name]) => isOffered(name, open)).map(([name, [words]]) => tab(name, words, {}))
@@ -174,7 +174,7 @@ function fail(error: unknown): void {
 }
 
 async function start(): Promise<void> {
-  document.body.append(h("a", { href: "#main", className: "skip", onclick: (event: Event) => { event.preventDefault(); main.focus(); } }, "to the content"), nav, status, hint, over, main);
+  document.body.append(h("a", { href: "#main", className: "skip", onclick: (event: Event) => { event.preventDefault(); main.focus(); } }, "to the content"), nav, h("section", { "aria-label": "recording and time" }, status, hint, over), main);
   listen();
   repaint();
   const open = await api.open();

@@ -60,7 +60,6 @@ function windowed(body: HTMLElement, count: number, row: (at: number) => HTMLEle
     body.replaceChildren(space(from), ...Array.from({ length: to - from }, (_, position) => row(from + position)), space(count - to));
   };
   frame.addEventListener("scroll", draw, { passive: true });
-  frame.tabIndex = 0;
   draw();
 }
 
@@ -103,7 +102,7 @@ export function table<Row>({ name, rows, columns, sort, sorted, most = 200 }: Ta
   return h(
     "div",
     {},
-    h("div", { className: "table" }, h("table", { "aria-label": name }, h("thead", {}, h("tr", {}, head)), body)),
+    h("div", { className: "table", tabIndex: 0, role: "group", "aria-label": `${name}, scrolls` }, h("table", { "aria-label": name }, h("thead", {}, h("tr", {}, head)), body)),
     h("p", { className: "tools" }, order.length > most ? more : null, h("button", { onclick: save, className: "csv" }, "CSV")),
   );
 }

@@ -51,6 +51,7 @@ pub use simulation::{
 };
 pub use table::wrapped;
 pub use text::{Count, GroupBy, Sort, TextOptions, asks_nothing, heatmap, text};
+pub use tree::runs_before_main;
 
 /// What a report is made from.
 #[derive(Clone, Copy, Debug)]

@@ -276,9 +276,13 @@ fn instructions(
         }
     }
     let mut formatter = IntelFormatter::new();
-    formatter
-        .options_mut()
-        .set_space_after_operand_separator(true);
+    let options = formatter.options_mut();
+    options.set_space_after_operand_separator(true);
+    options.set_hex_prefix("0x");
+    options.set_hex_suffix("");
+    options.set_uppercase_hex(false);
+    options.set_branch_leading_zeros(false);
+    options.set_add_leading_zero_to_hex_numbers(false);
     let decoder = Decoder::with_ip(64, &found.bytes, found.address, DecoderOptions::NONE);
     let mut last = String::new();
     Ok(decoder

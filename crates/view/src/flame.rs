@@ -2,6 +2,7 @@
 
 use nearpage_attribution::{Names, call_site, place};
 use nearpage_recording::{Frame, Tables};
+use nearpage_report::runs_before_main;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -191,7 +192,9 @@ fn code_steps(place: &CodePlace, object: Option<usize>) -> impl Iterator<Item = 
 
 /// The calls that allocated an object, the innermost first.
 fn stack(tables: &Tables, frames: &[Frame]) -> String {
-    let known = |frame: &&Frame| !frame.function.is_empty() || frame.line > 0;
+    let known = |frame: &&Frame| {
+        (!frame.function.is_empty() || frame.line > 0) && !runs_before_main(&frame.function)
+    };
     let places = frames.iter().filter(known).take(FRAMES_MAX);
     let places: Vec<String> = places.map(|frame| place(tables, frame)).collect();
     match places.is_empty() {

@@ -63,7 +63,7 @@ fn a_flame_graph_leads_from_cost_to_object_and_line() {
     page.browser
         .wait("location.hash.includes('measure=stores')");
     page.browser.drawn();
-    let said = page.press("Cost by object and code", 96.0, (0.5, 1.5 / 5.0));
+    let said = page.press("Cost by object and code", 120.0, (0.5, 1.5 / 5.0));
     assert!(
         said.contains("make_grid") && said.contains("of stores"),
         "{said}"
@@ -73,7 +73,7 @@ fn a_flame_graph_leads_from_cost_to_object_and_line() {
         .wait("location.hash.includes('view=object&') || location.hash.includes('object=0')");
     // A function: the accesses that it makes of the object.
     page.go("flame");
-    page.press("Cost by object and code", 96.0, (0.1, 3.5 / 5.0));
+    page.press("Cost by object and code", 120.0, (0.1, 3.5 / 5.0));
     page.browser
         .wait("location.hash.includes('function=smooth')");
     page.says("figure .note", "Dots with any access by smooth stand out.");

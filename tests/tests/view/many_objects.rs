@@ -1,5 +1,7 @@
 //! Objects in groups, behind filters, and more of them than a page can hold.
 
+use std::time::Instant;
+
 use nearpage_machine::preset;
 use nearpage_tests::Case;
 
@@ -44,14 +46,27 @@ fn objects_are_grouped_and_filtered() {
     assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
 
+/// With a million objects in `NEARPAGE_OBJECTS` it tells how long each step takes.
 #[test]
 fn rows_beyond_the_window_are_not_in_the_page() {
-    const OBJECTS: u64 = 20_000;
+    let count = std::env::var("NEARPAGE_OBJECTS").ok();
+    let count: u64 = count.map_or(20_000, |count| count.parse().expect("a number"));
     let case = Case::new("many-objects");
     let machine = preset("opteron-4").expect("a preset");
-    made_up::recording_of_objects(&case.path(SOLVER), &machine, OBJECTS);
+    made_up::recording_of_objects(&case.path(SOLVER), &machine, count);
+    let started = Instant::now();
+    let told = |step: &str| eprintln!("{step}: {:.1} s", started.elapsed().as_secs_f64());
     let mut page = Page::new(case, &[SOLVER], "view=objects");
-    page.says("main p[role=status]", "20,000 of 20,000 objects");
+    let all = format!(
+        "document.querySelector('main p[role=status]')?.textContent === `${{({count}).toLocaleString('en')}} of ${{({count}).toLocaleString('en')}} objects`"
+    );
+    page.browser
+        .wait("document.querySelectorAll('table[aria-label=objects] tbody tr').length > 0");
+    told("the costliest are shown");
+    // Those beyond the costliest come by themselves.
+    page.browser.wait(&format!("document.querySelector('button.more')?.textContent === `show all ${{({count}).toLocaleString('en')}} rows`"));
+    page.browser.wait(&all);
+    told("all are there");
     page.browser
         .value("document.querySelector('button.more').click()");
     page.browser
@@ -64,6 +79,12 @@ fn rows_beyond_the_window_are_not_in_the_page() {
     assert_eq!(page.browser.value(&format!("{rows} < 150")), true);
     page.browser
         .value("document.querySelector('.window').scrollTop = 0");
-    page.browser.wait("[...document.querySelectorAll('table[aria-label=objects] tbody a')].some(link => link.textContent === 'object_19999')");
+    page.browser.wait(&format!("[...document.querySelectorAll('table[aria-label=objects] tbody a')].some(link => link.textContent === 'object_{}')", count - 1));
+    told("scrolled to the end and back");
+    page.browser.value("[...document.querySelectorAll('th button')].find(button => button.textContent.startsWith('object')).click()");
+    page.browser.wait("document.querySelector('th[aria-sort=ascending]') !== null && document.querySelector('tbody td').textContent === 'object_0'");
+    told("sorted by name");
+    let mib = page.browser.page_memory_kib() / 1024;
+    eprintln!("the page takes {mib} MiB");
     assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
