@@ -67,11 +67,11 @@ function show(code: Code, columns: Told[], asked: string): HTMLElement[] {
   const isSource = hasSource && asked !== "instructions";
   const choose = (name: string, words: string, is: boolean) =>
     h("button", { onclick: () => go({ code: name }), "aria-pressed": String(is), disabled: name === "source" && !hasSource }, words);
-  const missing = (what: { missing: string }) => h("p", { className: "note", id: "no-source" }, what.missing);
+  const missing = (what: string, why: { missing: string }) => h("p", { className: "note", id: `no-${what}` }, `No ${what}: ${why.missing}.`);
   return [
     h("p", { className: "tools" }, h("strong", {}, code.name), choose("source", "Source", isSource), choose("instructions", "Instructions", !isSource)),
-    ...("missing" in code.source ? [missing(code.source)] : []),
-    ...(isSource && !("missing" in code.source) ? sourceLines(code.source, columns) : Array.isArray(code.instructions) ? [instructions(code.instructions, columns)] : [missing(code.instructions)]),
+    ...("missing" in code.source ? [missing("source", code.source)] : []),
+    ...(isSource && !("missing" in code.source) ? sourceLines(code.source, columns) : Array.isArray(code.instructions) ? [instructions(code.instructions, columns)] : [missing("instructions", code.instructions)]),
   ];
 }
 

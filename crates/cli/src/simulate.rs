@@ -369,7 +369,7 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
         })?;
         let mut job = Job::new(policy);
         job.initial = arguments.initial.map(Initial::from);
-        if arguments.json {
+        if arguments.json || arguments.html.is_some() {
             job.options.movements_max = arguments.movements;
         }
         jobs.push(job);

@@ -169,7 +169,9 @@ fn source(
     is_of: &dyn Fn(&CodePlace) -> bool,
 ) -> Result<Source, String> {
     if place.file.is_empty() {
-        return Err("the program has no debug information for it: build with -g".to_owned());
+        return Err(
+            "the program has no debug information for this function; build with -g".to_owned(),
+        );
     }
     let path = find(&place.file, folders)?;
     let text = nearpage_files::read(&path, SOURCE_BYTES_MAX)

@@ -228,6 +228,31 @@ fn lines_that_threads_fight_for_are_told() {
     );
 }
 
+#[test]
+fn each_nodes_memory_is_followed_over_time() {
+    let mut page = Page::new(recorded("memory"), &[SOLVER], "view=machine");
+    page.browser
+        .wait("document.querySelectorAll('figure.plot').length === 4");
+    page.browser.drawn();
+    // All pages are on node 0, and a quarter of the accesses is by its own CPU.
+    let local = page.press("memory over time", 96.0, (0.5, 0.5));
+    assert!(
+        local.contains("node 0 25 %") && local.contains("node 1 –"),
+        "{local}"
+    );
+    page.browser.value("{ const select = document.querySelector('#memory-figure'); select.value = 'bandwidth'; select.dispatchEvent(new Event('change')) }");
+    page.browser
+        .wait("location.hash.includes('figure=bandwidth')");
+    page.browser.drawn();
+    // 10,000 accesses a second, each of which is a line of 64 bytes from memory: 625 KiB.
+    let bytes = page.press("memory over time", 96.0, (0.5, 0.5));
+    assert!(
+        bytes.contains("node 0 6") && bytes.contains("KiB/s (25 % local)"),
+        "{bytes}"
+    );
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
+}
+
 /// Relative luminance of `#rrggbb` (WCAG 2).
 fn luminance(colour: &str) -> f64 {
     let part = |at: usize| {

@@ -410,6 +410,7 @@ fn a_placement_is_tried_and_saved() {
     browser.wait(
         "document.querySelector('input.edited[aria-label*=make_grid]')?.value === 'interleave'",
     );
+    browser.wait("document.querySelector('#changed')?.innerText.includes('→ interleave') === true");
     browser.value(&type_in("everywhere"));
     // What is wrong stands beside the field, and the plan stays as it was.
     browser.wait("document.querySelector('.editor .problem')?.textContent.includes('`everywhere` is not a placement')");
