@@ -133,12 +133,7 @@ fn source_lines_and_instructions_have_their_cost() {
     row(&mut page, "instructions", "ret");
 
     // Where the source is not, its instructions are; a folder that is named has it.
-    let Page {
-        case,
-        viewed,
-        browser,
-    } = page;
-    drop((viewed, browser));
+    let case = page.closed();
     fs::rename(case.path("project"), case.path("moved")).expect("writable");
     let mut page = Page::new(case, &[SOLVER], "view=source&function=smooth");
     page.says(
@@ -146,12 +141,7 @@ fn source_lines_and_instructions_have_their_cost() {
         "solver.c is not on this machine: nearpage view --source-dir DIR",
     );
     row(&mut page, "instructions", "ret");
-    let Page {
-        case,
-        viewed,
-        browser,
-    } = page;
-    drop((viewed, browser));
+    let case = page.closed();
     let mut page = Page::new(
         case,
         &[SOLVER, "--source-dir", "moved"],

@@ -61,6 +61,11 @@ impl Page {
         self.browser.drawn();
     }
 
+    /// Ends browser and server; the case's files stay.
+    pub fn closed(self) -> Case {
+        self.case
+    }
+
     /// What the server answers, as JSON.
     #[track_caller]
     pub fn asked(&self, question: &str) -> Value {
