@@ -3,7 +3,7 @@
 
 use std::ops::AddAssign;
 
-use nearpage_attribution::{ObjectIndex, StablePhase};
+use nearpage_attribution::{ObjectIndex, Search, StablePhase};
 use nearpage_machine::NodeId;
 use nearpage_recording::{AccessBatch, AccessKind, ModuleId};
 use rustc_hash::FxHashMap;
@@ -92,7 +92,8 @@ pub(crate) struct Costs {
 /// Adds up accesses.
 struct Adder<'a> {
     opened: &'a Opened,
-    index: &'a ObjectIndex,
+    /// One for all chunks, which come in the order of time.
+    search: Search<'a>,
     stable: StablePhase,
     /// Process of each thread.
     pids: Vec<u32>,
@@ -117,7 +118,7 @@ impl<'a> Adder<'a> {
         }
         Self {
             opened,
-            index,
+            search: index.search(),
             stable: StablePhase::new(&recording.metadata.marks, threads),
             pids: threads.iter().map(|thread| thread.pid).collect(),
             nodes,
@@ -127,7 +128,6 @@ impl<'a> Adder<'a> {
     }
 
     fn add(&mut self, batch: &AccessBatch) {
-        let mut search = self.index.search();
         for row in 0..batch.len() {
             let (thread, time_ns) = (batch.thread[row], batch.time_ns[row]);
             let Some(&pid) = self.pids.get(thread.0 as usize) else {
@@ -137,7 +137,7 @@ impl<'a> Adder<'a> {
                 continue;
             }
             // What is in no object is in no table of objects either.
-            let Some(found) = search.find(pid, time_ns, batch.address[row]) else {
+            let Some(found) = self.search.find(pid, time_ns, batch.address[row]) else {
                 continue;
             };
             let instruction = self
