@@ -7,7 +7,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use nearpage_tests::{Case, nearpage_path, workload};
+use nearpage_tests::{Browser, Case, nearpage_path, workload};
 use serde_json::Value;
 
 /// A case with the recording `full`: two threads of `triad` on three arrays of 1 MiB, which the main
@@ -709,12 +709,22 @@ fn a_page_is_written_that_shows_it() {
     case.nearpage(["simulate", hostile, "--html", "bars.html"])
         .success();
     let page = case.read("bars.html");
-    assert_eq!(
-        page.matches("<rect").count(),
-        6 * 5,
-        "six policies, five parts"
+    assert!(!page.contains(hostile));
+    for outside in ["http:", "https:", "@import"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let mut browser = Browser::start(case.folder());
+    browser.open(&format!("file://{}", case.path("bars.html").display()));
+    browser.wait("document.querySelectorAll('table[aria-label=policies] tbody tr').length === 6");
+    browser.drawn();
+    let said = browser.value("document.querySelector('main').innerText");
+    let said = said.as_str().expect("text");
+    assert!(said.contains(&format!("{hostile} on flash-8: ")), "{said}");
+    assert!(
+        said.contains("Parameters") && said.contains("Over time"),
+        "{said}"
     );
-    assert!(page.contains("&lt;script&gt;&amp;&quot;run on flash-8") && !page.contains("<script"));
+    assert_eq!(browser.complaints, Vec::<String>::new());
 
     let simulate = |file: &str| {
         case.nearpage([

@@ -18,6 +18,8 @@ export interface Recording {
 export interface Open {
   version: string; recordings: Recording[]; simulations: string[]; logs: string[]; target: Machine | null;
   plan_file: string | null; missing: string[];
+  /** Of a file: where it opens, and the time that all of it is of. */
+  saved?: { address: string; selected: [number, number] | null };
 }
 export interface Progress { share: number; picture_share: number; done: number; all: number; elsewhere: number; missing: string[] }
 export interface Call { function: string; file: string; line: number; module: string; offset: number }
@@ -48,7 +50,14 @@ export interface Report {
     remedy?: string;
   };
   share: number;
+  /** How many objects there are: the report has the costliest of them. */
+  objects: number;
   shown: Shown[]; teams: { name: string; pid: number; threads: number[] }[];
+}
+/** The objects that the report has not, column by column. */
+export interface Brief {
+  name: string[]; kind: string[]; cost_ns: number[]; loads: number[]; stores: number[]; remote: number[]; node_known: number[];
+  size_bytes: number[]; instances: number[]; threads: number[]; function: string[]; file: string[];
 }
 export interface Matrix {
   from: number; to: number; bins: number; page_bytes: number; threads: number[];
@@ -65,12 +74,33 @@ export interface Summary {
   samples: number; accesses: number; memory_share: number | null; cost_ns: number; remote_cost_ns: number | null;
   objects: Costly[]; functions: Costly[]; oddities: { words: string; view: string }[]; share: number;
 }
+export interface Sums { cost_ns: number; remote_cost_ns: number; loads: number; stores: number }
+export interface Branch extends Sums {
+  level: "all" | "object" | "call-site" | "function" | "line" | "others"; name: string;
+  /** Number in all of the recording. */
+  object?: number;
+  module?: number;
+  /** Of a line: the function. */
+  function?: string;
+  branches: Branch[];
+}
+export interface Flame { all: Branch; left_out: number; share: number }
+export interface CodeFunction extends Sums { name: string; module: number | null; module_name: string; file: string }
+export interface CodeFunctions { functions: CodeFunction[]; count: number; share: number }
+export interface Source { path: string; is_newer: boolean; lines: string[]; costs: [number, Sums][]; function_lines: [number, number] | null }
+export interface Instruction extends Sums { address: string; text: string; line: string }
+export interface Code { name: string; file: string; source: Source | { missing: string }; instructions: Instruction[] | { missing: string }; share: number }
 export interface LineUser { thread: number; loads: number; stores: number; offsets: number[] }
 export interface SharedLine { address: string; pid: number; place: number | null; cost_ns: number; is_apart: boolean; threads: LineUser[] }
 export interface SharedLines { lines: SharedLine[]; count: number; cost_ns: number; left_out: number; share: number }
 export interface Value { samples: number; accesses: number; cost_ns: number; by: [string, [number, number][]][] }
 export interface Threads {
-  shared: number[][]; timeline: { parts: number; from_ns: number; part_ns: number; cpus: number[][]; traffic: number[][] };
+  shared: number[][];
+  timeline: {
+    parts: number; from_ns: number; part_ns: number; cpus: number[][]; traffic: number[][];
+    /** By part and node of the memory; lines: those known to have come from memory or another node's cache. */
+    memory: { local: number; remote: number; lines: number }[][];
+  };
 }
 /** The mean is a latency where the machine has any, and a relative distance otherwise. */
 export interface Outcome { local_share: number; mean_latency_ns?: number; mean_distance?: number }
@@ -107,7 +137,7 @@ export interface Timeline { part_ns: number; parts: number[][] }
 export interface Result {
   policy: string; time_ns: number; timeline?: Timeline | null; movements?: Movements | null; [figure: string]: unknown;
 }
-export interface Simulation { machine: string; recording: string; results: Result[]; notes?: string[] }
+export interface Simulation { machine: string; recording: string | string[]; threads?: number; results: Result[]; notes?: string[] }
 export interface LiveProcess {
   pid: number; name: string; lost_per_1000: number; local_per_1000: number; accesses: number; requested: number;
   outcomes: Record<string, number>; longest_call_ns: number;
@@ -134,6 +164,35 @@ const embedded: Record<string, string> | null = (() => {
 /** Is this a file without a server? */
 export const standalone = embedded !== null;
 
+// The token that lets in: in the first address, and from then on where this origin alone, port and all, keeps it. A cookie
+// would go to whatever else listens on 127.0.0.1.
+const KEPT = "nearpage-token";
+const inAddress = /^\/([0-9a-f]{32})\//.exec(location.pathname)?.[1];
+
+function kept(): string | null {
+  try {
+    return localStorage.getItem(KEPT);
+  } catch {
+    return null;
+  }
+}
+
+const token = inAddress ?? kept() ?? "-";
+
+/** Once the token has let in: keeps it, and takes it out of the address, which names what is looked at instead. */
+export function forgetToken(name: string): void {
+  if (inAddress === undefined) return;
+  try {
+    localStorage.setItem(KEPT, inAddress);
+  } catch {
+    // A private window may keep nothing: then it stays in the address.
+    return;
+  }
+  const safe = name.split("/").filter((part) => part !== "").pop() ?? "";
+  const segment = encodeURIComponent(safe === "" || /^[0-9a-f]{32}$/.test(safe) ? "view" : safe);
+  history.replaceState(null, "", `/${segment}/${location.hash}`);
+}
+
 async function unpacked(text: string): Promise<ArrayBuffer> {
   const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer();
@@ -148,7 +207,7 @@ async function ask(question: string, body?: string): Promise<ArrayBuffer> {
   const options = body === undefined ? {} : { method: "POST", body };
   let response;
   try {
-    response = await fetch(question, options);
+    response = await fetch(`/${token}/${question}`, options);
   } catch {
     throw new Error("no answer: has `nearpage view` ended?");
   }
@@ -165,7 +224,8 @@ const parameters = (values: Record<string, string | number>) =>
 
 /** A question about a recording, or about a part of its time. */
 const timed = (path: string, values: Record<string, string | number>, selection: [number, number] | null) =>
-  `${path}?${parameters({ ...values, ...(selection === null ? {} : { since: selection[0], until: selection[1] }) })}`;
+  // A file is of one time.
+  `${path}?${parameters({ ...values, ...(selection === null || standalone ? {} : { since: selection[0], until: selection[1] }) })}`;
 
 const reports = new Map<string, Promise<Report>>();
 
@@ -200,6 +260,13 @@ export const api = {
   value: (recording: number, frame: Frame) => json<Value>(`value?${parameters({ recording, ...frame })}`),
   threads: (recording: number, selection: [number, number] | null) => json<Threads>(timed("threads", { recording }, selection)),
   summary: (recording: number, selection: [number, number] | null) => json<Summary>(timed("summary", { recording }, selection)),
+  objects: (recording: number, selection: [number, number] | null) => json<Brief>(timed("objects", { recording }, selection)),
+  flame: (recording: number, selection: [number, number] | null) => json<Flame>(timed("flame", { recording }, selection)),
+  functions: (recording: number, selection: [number, number] | null) => json<CodeFunctions>(timed("functions", { recording }, selection)),
+  code: (recording: number, name: string, module: number | null, selection: [number, number] | null) =>
+    json<Code>(timed("code", { recording, function: name, ...(module === null ? {} : { module }) }, selection)),
+  /** The page in one file, which opens at an address. */
+  file: (address: string, selection: [number, number] | null) => ask(timed("file", { address }, selection)),
   lines: (recording: number, selection: [number, number] | null) => json<SharedLines>(timed("lines", { recording }, selection)),
   overTime: (recording: number, by: string, columns: number) =>
     json<OverTime>(standalone ? `over-time?${parameters({ recording, by })}` : `over-time?${parameters({ recording, by, columns })}`),

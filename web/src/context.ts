@@ -1,6 +1,6 @@
 // What every view is given.
 
-import type { ObjectRow, Open, Progress, Recording, Report, Shown, Thread } from "./api.ts";
+import type { Brief, ObjectRow, Open, Progress, Recording, Report, Shown, Thread } from "./api.ts";
 import { among } from "./colours.ts";
 import type { State } from "./state.ts";
 import type { Selection } from "./strip.ts";
@@ -37,6 +37,31 @@ export interface ObjectAt { row: ObjectRow; shown: Shown; number: number | null 
 
 export const objects = (context: Context): ObjectAt[] =>
   context.report.report.objects.map((row, at) => ({ row, shown: context.report.shown[at], number: context.report.shown[at].number }));
+
+/** An object that costs little: of a million, each is a number into columns until somebody looks at it. */
+export class BriefObject implements ObjectAt {
+  readonly number = null;
+  constructor(private columns: Brief, private at: number, private cost: number) {}
+
+  get row(): ObjectRow {
+    const { columns, at } = this;
+    const known = columns.node_known[at];
+    const operations = (count: number, node_known: number) => ({ count, remote: 0, node_known, cost_ns: 0, remote_cost_ns: 0 });
+    return {
+      name: columns.name[at], kind: columns.kind[at], size_bytes: columns.size_bytes[at], instances: columns.instances[at], call_site: [],
+      accesses: columns.loads[at] + columns.stores[at], cost_ns: columns.cost_ns[at], cost_share: columns.cost_ns[at] / this.cost,
+      loads: operations(columns.loads[at], known), stores: operations(columns.stores[at], 0), remote: columns.remote[at],
+      threads: Object.fromEntries(Array.from({ length: columns.threads[at] }, (_, thread) => [thread, { loads: 0, stores: 0, cost_ns: 0 }])),
+      pattern: { kind: "unknown", samples: 0, confidence: null, block_bytes: null, period_bytes: null },
+      hot: [{ function: columns.function[at], file: columns.file[at], line: 0, cost_ns: columns.cost_ns[at] }],
+    };
+  }
+
+  get shown(): Shown {
+    const { columns, at } = this;
+    return { number: null, kind: columns.kind[at], words: "", pattern: { kind: "none" }, strip: [], page_bytes: 4096, pages: 0, instances: [], placeable: false };
+  }
+}
 
 /** The node of each CPU, by position in the machine's nodes. */
 export function cpuNodes(recording: Recording): Map<number, number> {

@@ -4,7 +4,7 @@ import type { Result, Timeline } from "./api.ts";
 import { among } from "./colours.ts";
 import { h } from "./dom.ts";
 import { count, percent, time } from "./format.ts";
-import { type Content, Plot, toPixels } from "./plot.ts";
+import { type Area, type Content, Plot, toPixels } from "./plot.ts";
 import { note } from "./state.ts";
 
 // Places in a part: local misses, remote ones, pages moved, copies made, collapses, then controllers.
@@ -31,12 +31,54 @@ const FIGURES: Figure[] = [
   },
 ];
 
+/** Values of equal parts of time; null where there is none. */
+export interface Line { part_ns: number; from_ns: number; values: (number | null)[]; colour(): string }
+
+/** Do two lines lie on each other, for more than a third of the time that both have values for? */
+function coincide(content: Content, area: Area, one: Line, other: Line): boolean {
+  let [both, near] = [0, 0];
+  one.values.forEach((value, position) => {
+    const beside = other.values[Math.floor((position * one.part_ns) / other.part_ns)] ?? null;
+    if (value === null || beside === null) return;
+    both += 1;
+    const [a, b] = [value, beside].map((value) => toPixels(content, area, [content.x.from, value])[1]);
+    if (Math.abs(a - b) < 2.5) near += 1;
+  });
+  return near > both / 3;
+}
+
+/** Draws lines over time. */
+export function lines(g: CanvasRenderingContext2D, content: Content, area: Area, drawn: Line[]): void {
+  g.lineWidth = 2;
+  drawn.forEach(({ part_ns, from_ns, values, colour }, line) => {
+    g.strokeStyle = colour();
+    // Of lines that lie on each other, each shows in the gaps of those drawn after it.
+    const below = drawn.slice(0, line).filter((other) => coincide(content, area, drawn[line], other)).length;
+    g.setLineDash(below === 0 ? [] : [10, 10 * below]);
+    g.beginPath();
+    let under = false;
+    values.forEach((value, position) => {
+      if (value === null) {
+        under = false;
+        return;
+      }
+      const [x, y] = toPixels(content, area, [from_ns + (position + 0.5) * part_ns, value]);
+      if (!under) g.moveTo(x - 1, y);
+      g.lineTo(x, y);
+      under = true;
+    });
+    g.stroke();
+  });
+  g.setLineDash([]);
+  g.lineWidth = 1;
+}
+
 /** Absent where no result has a timeline. */
 export function coursePlot(results: Result[], chosen: string, clock = "simulated time", remark = "All of the simulated time, marked phases or not."): Plot | null {
-  const lines = results
+  const timed = results
     .map((result, number) => ({ result, number, timeline: result.timeline }))
     .filter((line): line is typeof line & { timeline: Timeline } => Array.isArray(line.timeline?.parts) && line.timeline.parts.length > 0);
-  if (lines.length === 0) return null;
+  if (timed.length === 0) return null;
   let figure = FIGURES.find(({ name }) => name === chosen) ?? FIGURES[0];
   const select = h("select", {
     id: "figure",
@@ -54,7 +96,7 @@ export function coursePlot(results: Result[], chosen: string, clock = "simulated
     left: 96,
     controls: select,
     load() {
-      const drawn = lines.map(({ result, number, timeline }) => ({ result, number, part: timeline.part_ns, values: figure.of(timeline.parts) }));
+      const drawn = timed.map(({ result, number, timeline }) => ({ result, number, part: timeline.part_ns, values: figure.of(timeline.parts) }));
       const end = Math.max(...drawn.map(({ part, values }) => part * values.length));
       const most = figure.share ? 1 : Math.max(1, ...drawn.flatMap(({ values }) => values.map((value) => value ?? 0)));
       const content: Content = {
@@ -64,28 +106,7 @@ export function coursePlot(results: Result[], chosen: string, clock = "simulated
         legend: () => drawn.map(({ result, number }) => [result.policy, colour(number)]),
         ...(remark === "" ? {} : { note: remark }),
         draw(g, area) {
-          g.lineWidth = 2;
-          drawn.forEach(({ number, part, values }, line) => {
-            g.strokeStyle = colour(number);
-            // Lines that lie on each other are still told apart.
-            g.setLineDash(line % 2 === 0 ? [] : [7, 4]);
-            g.beginPath();
-            let under = false;
-            values.forEach((value, position) => {
-              if (value === null) {
-                under = false;
-                return;
-              }
-              const [x, y] = toPixels(content, area, [(position + 0.5) * part, value]);
-              if (under) g.lineTo(x, y);
-              else g.moveTo(x - 1, y);
-              g.lineTo(x, y);
-              under = true;
-            });
-            g.stroke();
-          });
-          g.setLineDash([]);
-          g.lineWidth = 1;
+          lines(g, content, area, drawn.map(({ number, part, values }) => ({ part_ns: part, from_ns: 0, values, colour: () => colour(number) })));
         },
         at: (x) => [
           time(x),

@@ -8,6 +8,7 @@ const KEYS: [string, [string, string][]][] = [
     ["?", "shows or hides this"],
     ["/", "searches objects, functions and patterns"],
     ["Back", "undoes a zoom, a selection or a step to another view"],
+    ["Save as file", "the page as one file that opens at this view and needs no server"],
     ["◐", "light or dark"],
   ]],
   ["The strip above the views", [

@@ -1,7 +1,7 @@
 // A daemon at work, or one that has been: its log, looked at again whenever it has grown (ARS §4.2, the
 // runtime window).
 
-import { api, type LiveLog, type LiveProcess } from "./api.ts";
+import { api, type LiveLog, type LiveProcess, standalone } from "./api.ts";
 import { coursePlot } from "./course.ts";
 import { h } from "./dom.ts";
 import { count, exact, percent, time } from "./format.ts";
@@ -16,7 +16,7 @@ export function liveView(number: number, name: string): HTMLElement {
   const place = h("div", {}, "…");
   const follow = h("input", { type: "checkbox", id: "follow", checked: read().follow !== "0", onchange: () => { note({ follow: follow.checked ? "" : "0" }); void look(); } });
   const status = h("output", { className: "note" });
-  const section = h("section", {}, h("h2", {}, `Online: ${name}`), h("p", {}, h("label", {}, follow, " follow"), " ", status), place);
+  const section = h("section", {}, h("h2", {}, `Online: ${name}`), h("p", {}, standalone ? null : h("label", {}, follow, " follow"), " ", status), place);
   let seen: number | null = null;
   let waiting = 0;
   const look = async () => {
@@ -34,7 +34,7 @@ export function liveView(number: number, name: string): HTMLElement {
       return;
     }
     // Another view is shown, or nobody wants to see more.
-    if (follow.checked && (section.isConnected || seen === null)) waiting = window.setTimeout(() => void (section.isConnected && look()), LOOK_MS);
+    if (!standalone && follow.checked && (section.isConnected || seen === null)) waiting = window.setTimeout(() => void (section.isConnected && look()), LOOK_MS);
   };
   void look();
   return section;

@@ -1,6 +1,6 @@
 // One object: which thread uses which page, what is accessed when, and from where in the program.
 
-import { api, type Instance, type Plan } from "./api.ts";
+import { api, type Instance, type Plan, standalone } from "./api.ts";
 import { byName } from "./colours.ts";
 import { type Context, objects, threadColour, threadName } from "./context.ts";
 import { chooser, density } from "./density.ts";
@@ -113,7 +113,11 @@ export function objectView(context: Context): HTMLElement {
           value: () => "",
           cell: (hot) => h("a", { href: link({ view: "objects", search: hot.function }), title: "all objects that it accesses" }, "objects"),
         },
-        { title: "line", value: (hot) => (hot.file ? `${hot.file}:${hot.line}` : "") },
+        {
+          title: "line",
+          value: (hot) => (hot.file ? `${hot.file}:${hot.line}` : ""),
+          cell: (hot) => (standalone ? (hot.file ? `${hot.file}:${hot.line}` : "") : h("a", { href: link({ view: "source", function: hot.function || "(unknown)", module: "" }), title: "lines or instructions with their cost" }, hot.file ? `${hot.file}:${hot.line}` : "instructions")),
+        },
         { title: "time", value: (hot) => hot.cost_ns, cell: (hot) => time(hot.cost_ns), number: true },
         { title: "share", value: (hot) => hot.cost_ns / Math.max(row.cost_ns, 1e-9), cell: (hot) => percent(hot.cost_ns / Math.max(row.cost_ns, 1e-9)), number: true },
       ],

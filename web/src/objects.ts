@@ -1,11 +1,10 @@
 // The table of objects.
 
-import type { ObjectRow } from "./api.ts";
-import type { Context, ObjectAt } from "./context.ts";
-import { objects } from "./context.ts";
+import { api, type ObjectRow, standalone } from "./api.ts";
+import { BriefObject, type Context, type ObjectAt, objects } from "./context.ts";
 import { among } from "./colours.ts";
 import { h } from "./dom.ts";
-import { bytes, count, percent, time } from "./format.ts";
+import { bytes, count, exact, percent, time } from "./format.ts";
 import { link, note } from "./state.ts";
 import { bar, type Column, table } from "./table.ts";
 
@@ -35,6 +34,30 @@ export function strip(context: Context, colours: number[], label: string): HTMLE
 function remoteShare({ loads, stores, remote }: ObjectRow): number | null {
   const known = loads.node_known + stores.node_known;
   return known > 0 ? remote / known : null;
+}
+
+const fileOf = ({ row }: ObjectAt) => row.hot[0]?.file.split("/").pop() || "(no debug information)";
+const functionOf = ({ row }: ObjectAt) => row.hot[0]?.function || "(unknown)";
+
+/** What objects can be put together by, and what each of them has of it. */
+const GROUPINGS: [string, string, (object: ObjectAt) => string][] = [
+  ["kind", "kind", ({ shown }) => shown.kind],
+  ["in", "function that accesses", functionOf],
+  ["file", "file that accesses", fileOf],
+];
+
+/** Objects that have the same. */
+interface Group { name: string; objects: ObjectAt[] }
+
+function grouped(all: ObjectAt[], of: (object: ObjectAt) => string): Group[] {
+  const groups = new Map<string, ObjectAt[]>();
+  for (const object of all) {
+    const name = of(object);
+    const group = groups.get(name);
+    if (group === undefined) groups.set(name, [object]);
+    else group.push(object);
+  }
+  return [...groups].map(([name, objects]) => ({ name, objects }));
 }
 
 const searched = ({ row, shown }: ObjectAt) =>
@@ -69,15 +92,42 @@ export function objectsView(context: Context): HTMLElement {
     { title: "function", value: ({ row }) => row.hot[0]?.function ?? "", hint: "where most of the time is lost" },
   ];
   const place = h("div");
+  const chips = h("div", { className: "chips", role: "group", "aria-label": "filters" });
   const all = objects(context);
+  /** What is asked for, by the names of the groupings. */
+  const only: Record<string, string> = Object.fromEntries(GROUPINGS.map(([name]) => [name, context.state[name] ?? ""]));
+  let grouping = GROUPINGS.find(([name]) => name === context.state.group)?.[0] ?? "";
+  const filter = (name: string, value: string) => {
+    only[name] = only[name] === value ? "" : value;
+    grouping = "";
+    group.selectedIndex = 0;
+    note({ [name]: only[name], group: "" });
+    draw();
+  };
+  const group = h("select", { id: "group", "aria-label": "group by", onchange: () => {
+    grouping = group.value;
+    note({ group: grouping });
+    draw();
+  } }, h("option", { value: "" }, "no groups"), GROUPINGS.map(([name, words]) => h("option", { value: name, selected: name === grouping }, words)));
+  const isLeft = (object: ObjectAt) => GROUPINGS.every(([name, , of]) => only[name] === "" || of(object) === only[name]);
   let { search = "", sort = "1", up = "" } = context.state;
   const draw = () => {
     const words = search.toLowerCase().split(/\s+/).filter((word) => word !== "");
-    const rows = all.filter((object) => words.every((word) => searched(object).includes(word)));
+    const rows = all.filter((object) => isLeft(object) && (words.length === 0 || words.every((word) => searched(object).includes(word))));
+    chips.replaceChildren(
+      ...grouped(all, ({ shown }) => shown.kind).map(({ name, objects }) =>
+        h("button", { "aria-pressed": String(only.kind === name), onclick: () => filter("kind", name) }, `${name} (${exact(objects.length)})`)),
+      ...GROUPINGS.filter(([name]) => name !== "kind" && only[name] !== "").map(([name, words]) =>
+        h("button", { "aria-pressed": "true", title: "show all again", onclick: () => filter(name, only[name]) }, `${words} ${only[name]} ×`)));
+    const by = GROUPINGS.find(([name]) => name === grouping);
+    if (by !== undefined) {
+      place.replaceChildren(groupTable(grouped(rows, by[2]), by, filter, nodes > 1));
+      return;
+    }
     place.replaceChildren(
       h("p", { className: "note", role: "status" }, all.length === 0
         ? `Nothing was accessed ${context.selection === null ? "in this recording: record for longer, or with a higher --rate" : "in the selected time: select a longer one"}.`
-        : `${rows.length} of ${all.length} objects`),
+        : `${exact(rows.length)} of ${exact(Math.max(all.length, context.report.objects))} objects`),
       table({
         name: "objects",
         rows,
@@ -106,13 +156,47 @@ export function objectsView(context: Context): HTMLElement {
     },
   });
   draw();
+  if (context.report.objects > all.length && !standalone) {
+    const cost = report.objects.reduce((sum, { cost_ns }) => sum + cost_ns, 0) / Math.max(report.objects.reduce((sum, { cost_share }) => sum + cost_share, 0), 1e-9);
+    api.objects(context.number, context.selection).then((columns) => {
+      columns.name.forEach((_, at) => all.push(new BriefObject(columns, at, cost)));
+      draw();
+    }, (error) => place.append(h("p", { className: "problem", role: "alert" }, String(error.message))));
+  }
   const kinds = Object.entries(report.attribution).filter(([, accesses]) => accesses > 0);
   return h(
     "section",
     {},
     h("h2", {}, "Objects"),
     h("p", {}, `${count(report.accesses)} accesses: `, kinds.map(([kind, accesses]) => `${KINDS[kind] ?? kind} ${percent(accesses / Math.max(report.accesses, 1))}`).join(", "), "."),
-    h("p", {}, h("label", {}, "search ", input)),
+    h("p", { className: "tools" }, h("label", {}, "search ", input), h("label", {}, "group by ", group)),
+    chips,
     place,
   );
+}
+
+/** Groups with their sums; a press on one shows its objects. */
+function groupTable(groups: Group[], [name, words]: (typeof GROUPINGS)[number], filter: (name: string, value: string) => void, hasRemote: boolean): HTMLElement {
+  const sum = (objects: ObjectAt[], of: (row: ObjectRow) => number) => objects.reduce((sum, { row }) => sum + of(row), 0);
+  const remote = ({ objects }: Group) => {
+    const known = sum(objects, ({ loads, stores }) => loads.node_known + stores.node_known);
+    return known > 0 ? sum(objects, ({ remote }) => remote) / known : null;
+  };
+  const largest = ({ objects }: Group) => objects.reduce((most, { row }) => Math.max(most, row.size_bytes), 0);
+  const share = ({ objects }: Group) => sum(objects, ({ cost_share }) => cost_share);
+  return table({
+    name: `objects by ${words}`,
+    rows: groups.sort((a, b) => share(b) - share(a)),
+    sort: null,
+    columns: [
+      { title: words, value: ({ name }) => name, cell: (group) => h("button", { className: "link", title: "show its objects", onclick: () => filter(name, group.name) }, group.name) },
+      { title: "objects", value: ({ objects }) => objects.length, cell: ({ objects }) => exact(objects.length), number: true },
+      { title: "cost", value: share, cell: (group) => [bar(share(group)), percent(share(group))], number: true },
+      { title: "time", value: ({ objects }) => sum(objects, (row) => row.cost_ns), cell: ({ objects }) => time(sum(objects, (row) => row.cost_ns)), number: true },
+      { title: "loads", value: ({ objects }) => sum(objects, ({ loads }) => loads.count), cell: ({ objects }) => count(sum(objects, ({ loads }) => loads.count)), number: true },
+      { title: "stores", value: ({ objects }) => sum(objects, ({ stores }) => stores.count), cell: ({ objects }) => count(sum(objects, ({ stores }) => stores.count)), number: true },
+      ...(hasRemote ? [{ title: "remote", value: (group: Group) => remote(group) ?? -1, cell: (group: Group) => { const share = remote(group); return share === null ? "?" : percent(share); }, number: true }] : []),
+      { title: "largest", value: largest, cell: (group) => bytes(largest(group)), number: true },
+    ],
+  });
 }

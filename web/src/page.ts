@@ -1,10 +1,11 @@
 // The page: what is being looked at is in the address, and each view draws itself.
 
-import { api, type Open, type Progress, standalone } from "./api.ts";
+import { api, forgetToken, type Open, type Progress, standalone } from "./api.ts";
 import { paintOn } from "./colours.ts";
 import { compareView } from "./compare.ts";
 import type { Context } from "./context.ts";
-import { h } from "./dom.ts";
+import { download, fileName, h } from "./dom.ts";
+import { flameView } from "./flame.ts";
 import { hint, listen, searchIfAsked, toggle } from "./help.ts";
 import { liveView } from "./live.ts";
 import { count, exact, percent, several, time } from "./format.ts";
@@ -14,6 +15,7 @@ import { objectsView } from "./objects.ts";
 import { planView } from "./plan.ts";
 import { redrawAll } from "./plot.ts";
 import { simulationView } from "./simulation.ts";
+import { sourceView } from "./source.ts";
 import { spaceView } from "./space.ts";
 import { go, link, number, read, type State } from "./state.ts";
 import { selectionOf, strip } from "./strip.ts";
@@ -24,12 +26,17 @@ const VIEWS: Record<string, [string, (context: Context) => HTMLElement]> = {
   summary: ["Summary", summaryView],
   objects: ["Objects", objectsView],
   object: ["Object", objectView],
+  flame: ["Flame graph", flameView],
+  source: ["Source", sourceView],
   space: ["Address space", spaceView],
   threads: ["Threads", threadsView],
   machine: ["Machine", machineView],
   plan: ["Plan", planView],
   compare: ["Compare", compareView],
 };
+
+/** Views that lead somewhere only from others, or that a file has not. */
+const isOffered = (name: string, open: Open) => name !== "object" && (name !== "compare" || open.recordings.length > 1) && (name !== "source" || !standalone);
 
 const main = h("main", { id: "main", tabIndex: -1 });
 const nav = h("nav", { "aria-label": "views" });
@@ -51,16 +58,29 @@ function navigation(open: Open): void {
     open.recordings.map((recording, at) => h("option", { value: at, selected: at === (number(state, "recording") ?? 0) }, recording.folder)));
   const theme = h("button", { id: "theme", title: "light or dark", onclick: () => { dress(isDark() ? "light" : "dark"); void draw(open).catch(fail); } }, "◐");
   nav.replaceChildren(
-    h("strong", {}, "nearpage"),
+    h("h1", {}, "nearpage"),
     ...(open.recordings.length > 1 ? [select] : []),
     ...(open.recordings.length > 0
-      ? Object.entries(VIEWS).filter(([name]) => name !== "object" && (name !== "compare" || open.recordings.length > 1)).map(([name, [words]]) => tab(name, words, {}))
+      ? Object.entries(VIEWS).filter(([name]) => isOffered(name, open)).map(([name, [words]]) => tab(name, words, {}))
       : []),
     ...open.simulations.map((_, at) => tab("simulation", open.simulations.length > 1 ? `Simulation ${at + 1}` : "Simulation", { simulation: String(at) })),
     ...open.logs.map((_, at) => tab("live", open.logs.length > 1 ? `Online ${at + 1}` : "Online", { log: String(at) })),
+    ...(standalone ? [] : [h("button", { id: "save-view", title: "this page as a file that needs no server and opens at this view", onclick: (event: Event) => save(open, event.currentTarget as HTMLButtonElement) }, "Save as file")]),
     h("button", { id: "keys", title: "all keys and mouse actions (?)", onclick: toggle }, "?"),
     theme,
   );
+}
+
+/** Saves the page as one file that opens at what is seen, and is of the time that is selected. */
+function save(open: Open, button: HTMLButtonElement): void {
+  button.disabled = true;
+  const state = read();
+  const at = Math.min(number(state, "recording") ?? 0, open.recordings.length - 1);
+  const selection = open.recordings.length > 0 ? selectionOf(open.recordings[at], number(state, "since"), number(state, "until")) : null;
+  const name = [...open.recordings.map((recording) => recording.folder), ...open.simulations, ...open.logs][0] ?? "page";
+  api.file(location.hash.slice(1), selection)
+    .then((file) => download(`${fileName(name.split("/").pop() ?? name)}-${shown(open, state)}.html`, new Blob([file], { type: "text/html" })), fail)
+    .finally(() => { button.disabled = false; });
 }
 
 const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
@@ -118,7 +138,7 @@ async function draw(open: Open): Promise<void> {
     const progress = await api.progress(at);
     tell(open, at, progress);
     const recording = open.recordings[at];
-    const selection = selectionOf(recording, number(state, "since"), number(state, "until"));
+    const selection = open.saved !== undefined ? open.saved.selected : selectionOf(recording, number(state, "since"), number(state, "until"));
     const report = await api.report(at, progress.share, selection);
     if (asked !== drawing) return;
     const context: Context = { open, number: at, recording, report, progress, state: read(), selection, range: selection ?? [0, recording.duration_ns] };
@@ -154,12 +174,14 @@ function fail(error: unknown): void {
 }
 
 async function start(): Promise<void> {
-  document.body.append(h("a", { href: "#main", className: "skip", onclick: (event: Event) => { event.preventDefault(); main.focus(); } }, "to the content"), nav, status, hint, over, main);
+  document.body.append(h("a", { href: "#main", className: "skip", onclick: (event: Event) => { event.preventDefault(); main.focus(); } }, "to the content"), nav, h("section", { "aria-label": "recording and time" }, status, hint, over), main);
   listen();
   repaint();
   const open = await api.open();
   if (standalone) document.body.classList.add("standalone");
+  if (open.saved !== undefined && location.hash === "") history.replaceState(null, "", `#${open.saved.address}`);
   const names = [...open.recordings.map((recording) => recording.folder), ...open.simulations, ...open.logs];
+  forgetToken(names[0] ?? "");
   document.title = `${names.join(", ")} – nearpage`;
   window.addEventListener("hashchange", () => draw(open).catch(fail));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { repaint(); draw(open).catch(fail); });

@@ -126,6 +126,7 @@ export function planView(context: Context): HTMLElement {
         `by first touch ${percent(plan.first_touch.local_share)}, interleaved ${percent(plan.interleave.local_share)}, `, h("b", {}, `as planned ${percent(plan.planned.local_share)}`),
         `; mean of an access ${mean(plan.first_touch)}, ${mean(plan.interleave)}, `, h("b", {}, mean(plan.planned)), ", uncontended.", notCounted(plan)),
       ...(plan.time === null ? [] : [h("p", { id: "time" }, inTime(plan.time))]),
+      ...changed(plan),
       ...plan.warnings.map((warning) => h("p", { className: "problem", role: "alert" }, `Warning: ${warning}.`)),
       ...[...plan.notes, ...(plan.assumed === undefined ? [] : [`Assumed: ${plan.assumed}`])].map((note) => h("p", { className: "note" }, note)),
       ...(plan.misfits.length > 0 ? [h("ul", { className: "problem" }, plan.misfits.slice(0, 20).map((misfit) => h("li", {}, misfit)))] : []),
@@ -157,6 +158,15 @@ export function planView(context: Context): HTMLElement {
         plan.may_be_decided_afresh && !standalone ? h("button", { id: "afresh", onclick: () => { afresh = true; void ask(); } }, "Decide afresh") : null,
         plan.saved === null ? null : h("span", { role: "status", id: "saved" }, `Saved as ${plan.saved}: nearpage run --plan '${plan.saved}' -- COMMAND`)),
     ];
+  };
+  /** What edits change, against the file or the policy that the plan is from. */
+  const changed = (plan: Plan): Element[] => {
+    const items = Object.entries(edits).flatMap(([number, placement]) => {
+      const object = plan.objects[Number(number)];
+      const before = unedited.get(Number(number));
+      return object === undefined ? [] : [h("li", {}, h("a", { href: link({ view: "object", object: String(object.object), instance: "", from: "", to: "", t0: "", t1: "" }) }, object.name), `: ${before ?? "as decided"} → `, h("b", {}, placement))];
+    });
+    return items.length === 0 ? [] : [h("h3", {}, `Changed against ${plan.origin}`), h("ul", { id: "changed" }, items)];
   };
   const editor = (plan: Plan, object: Planned, number: number) => {
     if (standalone) return object.placement;

@@ -4,7 +4,7 @@ import { api, type Result, type Simulation } from "./api.ts";
 import { among, few, PARTS } from "./colours.ts";
 import { coursePlot } from "./course.ts";
 import { h } from "./dom.ts";
-import { count, exact, percent, time } from "./format.ts";
+import { count, exact, percent, several, time } from "./format.ts";
 import { movementsView } from "./movements.ts";
 import { type Content, Plot, toPixels } from "./plot.ts";
 import { read } from "./state.ts";
@@ -24,6 +24,7 @@ export function simulationView(number: number, name: string): HTMLElement {
 
 function show(simulation: Simulation): Element[] {
   const { results } = simulation;
+  const [first] = results;
   const state = read();
   const course = coursePlot(results, state.figure ?? "");
   const load = (result: Result) => (Array.isArray(result.controller_load) ? (result.controller_load as number[]) : []);
@@ -44,7 +45,8 @@ function show(simulation: Simulation): Element[] {
     ["energy_j", "energy J", (value) => value.toPrecision(3)],
   ];
   return [
-    h("p", {}, `${simulation.recording} on ${simulation.machine}.`, (simulation.notes ?? []).map((note) => h("span", { className: "note" }, ` ${note}`))),
+    h("p", {}, `${[simulation.recording].flat().join(" and ")} on ${simulation.machine}${typeof simulation.threads === "number" ? `: ${several(simulation.threads, "thread")}` : ""}${first === undefined || figure(first, "misses") === null ? "" : `, ${count(figure(first, "misses") ?? 0)} misses`}.`),
+    ...((simulation.notes ?? []).length > 0 ? [h("ul", { className: "note", id: "notes" }, simulation.notes?.map((note) => h("li", {}, note)))] : []),
     bars(results).element,
     ...(results.some((result) => load(result).length > 1) ? [controllers(results, load).element] : []),
     ...(course === null ? [] : [course.element]),
@@ -53,7 +55,7 @@ function show(simulation: Simulation): Element[] {
       rows: results,
       sort: null,
       columns: [
-        { title: "policy", value: (result) => result.policy },
+        { title: "policy", value: named },
         // What is nothing under every policy would only take room.
         ...figures.filter(([key]) => results.some((result) => (figure(result, key) ?? 0) !== 0)).map(([key, title, format]) => ({
           title,
@@ -64,7 +66,18 @@ function show(simulation: Simulation): Element[] {
       ],
     }),
     ...movementsView(results, state),
+    ...parameters(results),
   ];
+}
+
+/** A policy's name: where threads moved, other misses would have been. */
+const named = (result: Result) => `${result.policy}${result.estimated === true ? " (estimated)" : ""}`;
+
+/** What each result depends on. */
+function parameters(results: Result[]): Element[] {
+  const words = (result: Result) => Object.entries(result.parameters ?? {}).map(([name, value]) => `${name} ${value}`).join(", ");
+  if (results.every((result) => words(result) === "")) return [];
+  return [h("h3", {}, "Parameters"), h("dl", { id: "parameters" }, results.flatMap((result) => [h("dt", {}, named(result)), h("dd", {}, words(result) || "none")]))];
 }
 
 function bars(results: Result[]): Plot {
@@ -78,7 +91,7 @@ function bars(results: Result[]): Plot {
     load() {
       const content: Content = {
         x: { label: "time of all threads together", from: 0, to: most * 1.05, unit: "time" },
-        y: { label: "", from: 0, to: results.length, unit: "names", names: results.map((result) => result.policy) },
+        y: { label: "", from: 0, to: results.length, unit: "names", names: results.map(named) },
         step: [most / 50, 1],
         legend: () => PARTS.map(([, name, colour]) => [name, few(colour)]),
         draw(g, area) {

@@ -14,7 +14,7 @@ export type Selection = [number, number] | null;
 
 /** Which of what `since` and `until` in the address say there is in a recording. */
 export function selectionOf(recording: Recording, since: number | null, until: number | null): Selection {
-  if (standalone || (since === null && until === null)) return null;
+  if (since === null && until === null) return null;
   const end = recording.duration_ns;
   const from = Math.min(Math.max(Math.floor(since ?? 0), 0), end - 1);
   const to = Math.min(Math.max(Math.ceil(until ?? end), from + 1), end);

@@ -1,6 +1,6 @@
 // What to look at first: what was lost, to what, what a plan would save, and what was odd.
 
-import { api, type Costly, type Plan, type Summary } from "./api.ts";
+import { api, type Costly, type Plan, standalone, type Summary } from "./api.ts";
 import { type Context, objects } from "./context.ts";
 import { type Child, h } from "./dom.ts";
 import { percent, several, time } from "./format.ts";
@@ -37,7 +37,8 @@ function facts(context: Context, summary: Summary): HTMLElement[] {
   const code = (costly: Costly) => h("li", {},
     bar(costly.cost_share),
     h("b", {}, percent(costly.cost_share)), " ",
-    h("a", { href: to({ view: "objects", search: costly.name }), title: "the objects that it accesses" }, costly.name), ` ${time(costly.cost_ns)}`);
+    h("a", { href: to({ view: "objects", search: costly.name }), title: "the objects that it accesses" }, costly.name), ` ${time(costly.cost_ns)} `,
+    standalone ? null : h("a", { href: to({ view: "source", function: costly.name, module: "" }), title: "its lines with their cost" }, "source"));
   const odd = [...summary.oddities, ...(report.report.remedy === undefined ? [] : [{ words: `${sentence(report.report.remedy)}.`, view: "objects" }])];
   return [
     h("div", { className: "tiles" },

@@ -1,6 +1,7 @@
 // A table that sorts by any column, by mouse and keyboard.
 
 import { type Child, csv, download, fileName, h } from "./dom.ts";
+import { exact } from "./format.ts";
 
 export interface Column<Row> {
   title: string;
@@ -29,14 +30,50 @@ export interface Table<Row> {
   most?: number;
 }
 
+/** Of more rows, those in sight are in the page, and no others. */
+const WINDOWED = 1000;
+/** Rows beyond the edges that are there before they are scrolled to. */
+const MARGIN = 20;
+
+/** Has a table's body scroll by itself, with the rows of the moment in it. */
+function windowed(body: HTMLElement, count: number, row: (at: number) => HTMLElement): void {
+  const element = body.closest("table");
+  const frame = element?.parentElement;
+  if (!element || !frame) return;
+  // Columns stay as wide as they are, whatever comes into sight.
+  element.querySelectorAll("th").forEach((cell) => { cell.style.width = `${cell.offsetWidth}px`; });
+  element.style.width = `${element.offsetWidth}px`;
+  element.classList.add("windowed");
+  frame.classList.add("window");
+  const height = body.querySelector("tr")?.getBoundingClientRect().height || 27;
+  const space = (rows: number) => {
+    const empty = h("tr", { "aria-hidden": "true" }, h("td", { colSpan: element.querySelectorAll("th").length }));
+    empty.style.height = `${rows * height}px`;
+    return empty;
+  };
+  let [drawnFrom, drawnTo] = [-1, -1];
+  const draw = () => {
+    const from = Math.max(0, Math.floor(frame.scrollTop / height) - MARGIN);
+    const to = Math.min(count, Math.ceil((frame.scrollTop + frame.clientHeight) / height) + MARGIN);
+    if (from === drawnFrom && to === drawnTo) return;
+    [drawnFrom, drawnTo] = [from, to];
+    body.replaceChildren(space(from), ...Array.from({ length: to - from }, (_, position) => row(from + position)), space(count - to));
+  };
+  frame.addEventListener("scroll", draw, { passive: true });
+  draw();
+}
+
 export function table<Row>({ name, rows, columns, sort, sorted, most = 200 }: Table<Row>): HTMLElement {
   const order = [...rows];
   if (sort !== null && columns[sort.column] !== undefined) {
     const { value } = columns[sort.column];
     const direction = sort.up ? 1 : -1;
+    // Each value is asked for once: there may be a million.
+    const keys = new Map(order.map((row) => [row, value(row)]));
+    const { compare } = new Intl.Collator(undefined, { numeric: true });
     order.sort((left, right) => {
-      const [a, b] = [value(left), value(right)];
-      return direction * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
+      const [a, b] = [keys.get(left) ?? "", keys.get(right) ?? ""];
+      return direction * (typeof a === "number" && typeof b === "number" ? a - b : compare(String(a), String(b)));
     });
   }
   const head = columns.map((column, number) => {
@@ -51,19 +88,21 @@ export function table<Row>({ name, rows, columns, sort, sorted, most = 200 }: Ta
   const line = (row: Row) => h("tr", {}, columns.map((column) => h("td", { className: column.number ? "number" : "" }, column.cell ? column.cell(row) : column.value(row))));
   const body = h("tbody", {}, order.slice(0, most).map(line));
   const more = h("button", {
+    className: "more",
     onclick: () => {
-      body.append(...order.slice(most).map(line));
+      if (order.length > WINDOWED) windowed(body, order.length, (at) => line(order[at]));
+      else body.append(...order.slice(most).map(line));
       more.remove();
     },
-  }, `show all ${order.length} rows`);
+  }, `show all ${exact(order.length)} rows`);
   const save = () => {
     const text = csv([columns.map((column) => column.title), ...order.map((row) => columns.map((column) => column.value(row)))]);
     download(`${fileName(name)}.csv`, new Blob([text], { type: "text/csv" }));
   };
   return h(
     "div",
-    { className: "table" },
-    h("table", { "aria-label": name }, h("thead", {}, h("tr", {}, head)), body),
+    {},
+    h("div", { className: "table", tabIndex: 0, role: "group", "aria-label": `${name}, scrolls` }, h("table", { "aria-label": name }, h("thead", {}, h("tr", {}, head)), body)),
     h("p", { className: "tools" }, order.length > most ? more : null, h("button", { onclick: save, className: "csv" }, "CSV")),
   );
 }

@@ -22,8 +22,7 @@ pub(crate) struct Context<'a> {
     pub process_of_thread: Vec<Option<u32>>,
     /// Node of each CPU.
     node_of_cpu: Vec<Option<NodeId>>,
-    /// Times of the stable phase by thread; empty: all.
-    windows: Vec<Vec<Range<u64>>>,
+    stable: StablePhase,
     pub operations: Operations,
     pub page_shift: u32,
 }
@@ -43,14 +42,9 @@ impl<'a> Context<'a> {
                 node_of_cpu[at] = Some(node.id);
             }
         }
-        let windows = match options.stable_phase_only {
-            true => input
-                .tables
-                .threads
-                .iter()
-                .map(|thread| stable_phase(input.marks, thread.pid))
-                .collect(),
-            false => vec![Vec::new(); input.tables.threads.len()],
+        let marks = match options.stable_phase_only {
+            true => input.marks,
+            false => &[],
         };
         Context {
             groups,
@@ -65,7 +59,7 @@ impl<'a> Context<'a> {
                 .map(|thread| lifetimes.process(thread.pid))
                 .collect(),
             node_of_cpu,
-            windows,
+            stable: StablePhase::new(marks, &input.tables.threads),
             operations: options.operations,
             page_shift: options.page_bytes.trailing_zeros(),
         }
@@ -74,12 +68,36 @@ impl<'a> Context<'a> {
     /// Is it within the stable phase of its process?
     #[inline]
     pub fn counts(&self, thread: ThreadIndex, time_ns: u64) -> bool {
-        in_windows(&self.windows[thread.0 as usize], time_ns)
+        self.stable.has(thread, time_ns)
     }
 
     #[inline]
     pub fn node(&self, cpu: CpuId) -> Option<NodeId> {
         self.node_of_cpu.get(cpu.0 as usize).copied().flatten()
+    }
+}
+
+/// When the program was in the phase that counts, which it marked; always where it marked none.
+#[derive(Clone, Debug, Default)]
+pub struct StablePhase {
+    /// Times by thread; empty: all.
+    windows: Vec<Vec<Range<u64>>>,
+}
+
+impl StablePhase {
+    /// Of these threads' processes.
+    pub fn new(marks: &[Mark], threads: &[Thread]) -> Self {
+        let windows = threads
+            .iter()
+            .map(|thread| stable_phase(marks, thread.pid))
+            .collect();
+        Self { windows }
+    }
+
+    /// Is an access of a thread at this time in it?
+    #[inline]
+    pub fn has(&self, thread: ThreadIndex, time_ns: u64) -> bool {
+        in_windows(&self.windows[thread.0 as usize], time_ns)
     }
 }
 

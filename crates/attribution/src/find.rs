@@ -56,6 +56,12 @@ impl ObjectIndex {
             .collect()
     }
 
+    /// Position of an object's group in [`ObjectIndex::groups`].
+    pub fn group_of(&self, object: ObjectId) -> Option<usize> {
+        let group = self.groups.of_object.get(object.0 as usize)?;
+        Some(*group as usize)
+    }
+
     /// Begins to search; quick where times come nearly in order.
     pub fn search(&self) -> Search<'_> {
         Search {

@@ -63,6 +63,7 @@ pub use affinity::{
 };
 pub use attribute::attribute;
 pub use confidence::{Confidence, Sampling};
+pub use context::StablePhase;
 pub use error::Error;
 pub use find::{FoundObject, ObjectIndex, Search};
 pub use groups::IN_BRK_HEAP;

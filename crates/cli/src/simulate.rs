@@ -17,12 +17,13 @@ use nearpage_planner::replay::trace::Replayed;
 use nearpage_recording::Recording;
 use nearpage_recording::trace::{TraceOptions, Tracing};
 use nearpage_report::{
-    ObjectPages, Simulation, ThreadsElsewhere, simulation_html, simulation_json, simulation_text,
+    ObjectPages, Simulation, ThreadsElsewhere, simulation_json, simulation_text,
 };
 use nearpage_simulator::{
     Error, Job, NUMBERS, Outcome, PlanHomes, Programs, Schedule, SimulatedPolicy, Trace, Watched,
     simulate,
 };
+use nearpage_view::simulation_page;
 
 use crate::arguments::{CountedMode, Shard, Simulate};
 use crate::progress::Progress;
@@ -155,7 +156,11 @@ fn print(arguments: &Simulate, simulation: &Simulation) -> anyhow::Result<()> {
         false => simulation_text(simulation, terminal::width(), terminal::colour()),
     })?;
     if let Some(path) = &arguments.html {
-        WholeFile::write(path, simulation_html(simulation).as_bytes())?;
+        let recorded = simulation.recordings.join(" and ");
+        WholeFile::write(
+            path,
+            simulation_page(&recorded, &simulation_json(simulation))?.as_bytes(),
+        )?;
         terminal::say(&format!("next: open {} in a browser", path.display()));
     }
     Ok(())
@@ -383,7 +388,7 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
         let policy = policy(name)?;
         let mut job = Job::new(policy);
         job.initial = arguments.initial.map(Initial::from);
-        if arguments.json {
+        if arguments.json || arguments.html.is_some() {
             job.options.movements_max = arguments.movements;
         }
         jobs.push(job);

@@ -20,13 +20,13 @@ use crate::whole_file::WholeFile;
 
 pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
     // Before anything takes time: is the port free, is there a page?
-    let listening = Listening::new(arguments.port)?;
     let job = match arguments.paths.as_slice() {
         [folder] => Job::open(folder)?,
         _ => None,
     };
     let paths = job.map_or(Ok(arguments.paths), |job| job::shown(&job))?;
     let paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
+    let listening = Listening::new(arguments.port, &paths)?;
     let mut session = {
         let _progress = Progress::new(format!("reading {}", paths[0].display()));
         Session::new(&paths)?
@@ -34,10 +34,14 @@ pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
     if let Some(file) = arguments.plan {
         session.plan = Some((file.clone(), Plan::read(&file)?));
     }
+    session.source_folders = arguments.source_folders;
     session.parameters = arguments.deciding.parameters();
     session.threads = arguments.deciding.threads();
     if let Some(machine) = &arguments.machine {
         session.target = Some(crate::machine::read(machine)?);
+    }
+    if let Some(why) = listening.not_kept() {
+        terminal::say(why);
     }
     let session = Arc::new(session);
     let address = listening.address();

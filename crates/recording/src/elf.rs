@@ -103,6 +103,21 @@ impl ElfFile {
         self.parsed().is_some_and(|file| file.architecture() == own)
     }
 
+    /// Is it for x86-64 processors?
+    pub fn is_for_x86_64(&self) -> bool {
+        self.parsed()
+            .is_some_and(|file| file.architecture() == object::Architecture::X86_64)
+    }
+
+    /// What is loaded at some virtual addresses from the file; `None` where that is not all in one segment of it.
+    pub fn bytes(&self, address: u64, size_bytes: u64) -> Option<Vec<u8>> {
+        let file = self.parsed()?;
+        file.segments().find_map(|segment| {
+            let found = segment.data_range(address, size_bytes).ok()??;
+            (found.len() as u64 == size_bytes).then(|| found.to_vec())
+        })
+    }
+
     /// For a program: does it start without a dynamic loader, so that no library can be preloaded?
     pub fn is_static(&self) -> bool {
         let Ok(object::File::Elf64(file)) = object::File::parse(&self.contents) else {

@@ -61,7 +61,7 @@ pub use metadata::{Attached, Metadata, RateChange, Status, ThreadPinning};
 pub use no_log::{NoLog, Unsampled};
 pub use recording::{ChunkReader, ColumnSelection, Recording};
 pub use storage::{LabelledAccess, LabelledTable, TablesWriter};
-pub use symbols::Symbols;
+pub use symbols::{MachineCode, Symbols};
 pub use tables::{
     CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Module, ModuleId, ModuleMapping, Object,
     ObjectId, ObjectKind, SampleCounts, Tables, Thread, ThreadIndex,

@@ -37,6 +37,17 @@ pub struct Symbols {
     notes: Vec<String>,
 }
 
+/// A function's machine code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineCode {
+    /// Demangled name.
+    pub function: String,
+    /// Virtual address of the first byte, in the file's terms.
+    pub address: u64,
+    /// The code.
+    pub bytes: Vec<u8>,
+}
+
 struct Loaded {
     /// Of imported code: all that is known.
     imported: SourceLines,
@@ -94,6 +105,47 @@ impl Symbols {
     /// instruction before.
     pub fn return_address(&mut self, module: ModuleId, offset: u64) -> Vec<Frame> {
         self.look_up(module, offset, true)
+    }
+
+    /// Machine code of the function that has virtual address `offset` of a module's file, at most `bytes_max` bytes of it:
+    /// from where they begin up to `offset`, at least.
+    ///
+    /// # Errors
+    /// In words: the module's file is not there or another one, it is not for x86-64, or it names no function there.
+    pub fn machine_code(
+        &self,
+        module: ModuleId,
+        offset: u64,
+        bytes_max: u64,
+    ) -> Result<MachineCode, String> {
+        let recorded = self.modules.get(module.0 as usize);
+        let recorded = recorded.filter(|module| !module.path.starts_with('['));
+        let recorded = recorded.ok_or("its code is in no file")?;
+        let file = open_module(recorded, &self.paths)?;
+        if !file.is_for_x86_64() {
+            return Err("instructions are shown of x86-64 code only".to_owned());
+        }
+        let loaded = Loaded::new(&file, &recorded.build_id);
+        let function = loaded.function(offset);
+        let function = function.ok_or("the file names no function there")?;
+        let address = function.address;
+        // Hand-written code has functions without a size.
+        let size_bytes = function
+            .size_bytes
+            .max((offset - address).saturating_add(1));
+        let size_bytes = size_bytes.min(bytes_max.max(1));
+        if offset - address >= size_bytes {
+            return Err(format!(
+                "the function is larger than the {} KiB that are shown",
+                bytes_max >> 10
+            ));
+        }
+        let bytes = file.bytes(address, size_bytes);
+        Ok(MachineCode {
+            function: demangle(&function.name),
+            address,
+            bytes: bytes.ok_or("the file has no code there")?,
+        })
     }
 
     /// What could not be looked up, and why: a line for each module.

@@ -46,11 +46,12 @@ pub use printable::{printable, shorten, width};
 pub use profile::{ProfileError, ProfileFormat, Written, write_labelled_table, write_profile};
 pub use runs::{Condition, Run, RunComparison, RunsError, runs_text};
 pub use simulation::{
-    MovementsOutput, ObjectPages, Simulation, SimulationOutput, ThreadsElsewhere, simulation_html,
-    simulation_json, simulation_text,
+    MovementsOutput, ObjectPages, Simulation, SimulationOutput, ThreadsElsewhere, simulation_json,
+    simulation_text,
 };
 pub use table::wrapped;
 pub use text::{Count, GroupBy, Sort, TextOptions, asks_nothing, heatmap, text};
+pub use tree::runs_before_main;
 
 /// What a report is made from.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,6 @@
 //! What simulations came to, policy by policy.
 
 mod course;
-mod html;
 mod output;
 
 use std::fmt::Write;
@@ -18,7 +17,6 @@ use anstyle::Style;
 use nearpage_amount::{count, percent, time};
 
 pub use self::course::{MovementsOutput, ObjectPages};
-pub use self::html::simulation_html;
 pub use self::output::{SimulationOutput, simulation_json};
 
 /// The results of a simulation: one recording on one machine, or several that ran at once.
@@ -330,7 +328,6 @@ mod tests {
         assert_eq!(json["recording"], json!(recordings));
         assert_eq!(json["results"][0]["estimated"], false);
         assert_eq!(json["results"][1]["estimated"], true);
-        assert!(simulation_html(&simulation).contains("migrate-replicate (estimated)"));
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn path(tables: &Tables, group: &ObjectGroup) -> Vec<String> {
     let own = frames
         .iter()
         .rev()
-        .skip_while(|frame| BEFORE_MAIN.contains(&frame.function.trim_start_matches("__GI_")));
+        .skip_while(|frame| runs_before_main(&frame.function));
     let steps: Vec<String> = own.map(|frame| printable(&place(tables, frame))).collect();
     match steps.is_empty() {
         true => vec!["heap, unknown call site".to_owned()],
@@ -156,6 +156,11 @@ const BEFORE_MAIN: [&str; 7] = [
     "clone",
     "clone3",
 ];
+
+/// Does this function run before a program's or a thread's own?
+pub fn runs_before_main(function: &str) -> bool {
+    BEFORE_MAIN.contains(&function.trim_start_matches("__GI_"))
+}
 
 /// A name without what tells equal ones apart.
 fn shown(name: &str) -> &str {

@@ -4,17 +4,21 @@ use std::collections::BTreeMap;
 use std::io;
 
 use nearpage_http::Answer;
+use nearpage_recording::ModuleId;
 use nearpage_report::{Content, json};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::Session;
-use crate::objects::{matrix, objects, sharing};
+use crate::code;
+use crate::flame::flame;
+use crate::objects::{OBJECTS_WHOLE, brief, matrix, objects, sharing};
 use crate::opened::{Opened, Stage};
 use crate::picture::{Frame, Histogram, OverTime, Picture, Value as ValueAt};
 use crate::plans;
 use crate::point::ColourBy;
 use crate::shared_lines::shared_lines;
+use crate::standalone::SavedView;
 use crate::summary::summary;
 
 /// A request, without what only the server needs.
@@ -102,6 +106,20 @@ impl Session {
         if question.path == "open" {
             return Ok(json_answer(&self.overview()));
         }
+        if question.path == "file" {
+            let address = question.parameters.get("address");
+            let view = SavedView {
+                address: address.cloned().unwrap_or_default(),
+                selection: question.selection()?,
+            };
+            let file = self.saved(&view);
+            let file = file.map_err(|error| Answer::error(500, error.to_string()))?;
+            return Ok(Answer {
+                status: 200,
+                content_type: "application/octet-stream",
+                body: file.into(),
+            });
+        }
         if question.path == "simulation" {
             let number = question.number("number")? as usize;
             let found = self.simulations.get(number);
@@ -143,7 +161,9 @@ impl Session {
                 &*selected()?,
                 selection.is_some(),
             ))),
+            "objects" => Ok(json_answer(&brief(opened, &*selected()?))),
             "lines" => Ok(json_answer(&shared_lines(opened, selection))),
+            "flame" | "functions" | "code" => self.costs(opened, &*selected()?, question),
             "matrix" => {
                 let object = question.number("object")? as usize;
                 let stage = selected()?;
@@ -192,7 +212,31 @@ impl Session {
         }
     }
 
-    fn overview(&self) -> Value {
+    /// What code costs.
+    fn costs(&self, opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer, Answer> {
+        let costs = stage.costs(opened, question.selection()?);
+        match question.path.as_str() {
+            "flame" => Ok(json_answer(&flame(opened, stage, costs))),
+            "functions" => Ok(json_answer(&code::functions(opened, costs))),
+            _ => {
+                let module = match question.parameters.contains_key("module") {
+                    true => Some(ModuleId(
+                        question.number("module")?.min(u32::MAX.into()) as u32
+                    )),
+                    false => None,
+                };
+                let name = question.parameters.get("function");
+                let name = name.map_or("", String::as_str);
+                code::code(opened, costs, &self.source_folders, (module, name))
+                    .map(|found| json_answer(&found))
+                    .ok_or_else(|| {
+                        Answer::error(404, format!("no function {name} accesses memory here"))
+                    })
+            }
+        }
+    }
+
+    pub(crate) fn overview(&self) -> Value {
         let recordings = self.recordings.iter().map(recording);
         json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -202,6 +246,7 @@ impl Session {
             "target": self.target.as_ref().map(machine),
             "plan_file": self.plan.as_ref().map(|(path, _)| path.display().to_string()),
             "missing": self.missing,
+            "source_folders": self.source_folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>(),
         })
     }
 }
@@ -278,11 +323,11 @@ fn progress(opened: &Opened, stage: &Stage) -> Value {
 
 /// The report as `report --json` prints it, and what the page needs beside it.
 fn report(opened: &Opened, stage: &Stage) -> Answer {
-    let text = stage.report.get_or_init(|| {
+    let text = stage.found.report.get_or_init(|| {
         let content = Content::new(&stage.attribution, &opened.recording);
         let report = json(
             &content,
-            usize::MAX,
+            OBJECTS_WHOLE,
             nearpage_report::GroupBy::Object,
             &mut opened.recording.symbols(),
         );
@@ -293,8 +338,9 @@ fn report(opened: &Opened, stage: &Stage) -> Answer {
             .collect();
         let teams = Value::from(teams);
         format!(
-            "{{\"report\":{report},\"shown\":{shown},\"teams\":{teams},\"share\":{}}}",
-            stage.share
+            "{{\"report\":{report},\"shown\":{shown},\"teams\":{teams},\"share\":{},\"objects\":{}}}",
+            stage.share,
+            stage.attribution.objects.len()
         )
     });
     Answer {

@@ -1,12 +1,14 @@
 //! Which function makes an access: the costliest ones have a colour of their own.
 
 use std::hash::{Hash, Hasher};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use nearpage_recording::{
     AccessBatch, ColumnSelection, ModuleId, ModuleMapping, Recording, Symbols,
 };
 use rustc_hash::{FxHashMap, FxHasher};
+
+use crate::costs::CodePlace;
 
 /// Functions with a colour of their own; the others share one.
 pub const FUNCTIONS_MAX: usize = 31;
@@ -22,21 +24,20 @@ pub struct Functions {
     pub names: Vec<String>,
     slots: FxHashMap<String, u8>,
     code: Code,
-    known: Mutex<Known>,
+    /// Colours by instruction, as far as they were asked for. Locked before `symbols`.
+    known: Mutex<FxHashMap<Instruction, u8>>,
+    symbols: Mutex<Symbols>,
 }
 
-#[derive(Debug)]
-struct Known {
-    slots: FxHashMap<(Option<ModuleId>, u64), u8>,
-    symbols: Symbols,
-}
+/// A module and a virtual address in its file; of generated code, which has no module, the address in memory.
+pub(crate) type Instruction = (Option<ModuleId>, u64);
 
 /// Where each process has its code: by process and address, of those at one address the later last.
 #[derive(Debug)]
 struct Code(Vec<ModuleMapping>);
 
 impl Code {
-    fn find(&self, pid: u32, instruction: u64) -> (Option<ModuleId>, u64) {
+    fn find(&self, pid: u32, instruction: u64) -> Instruction {
         let at = self
             .0
             .partition_point(|mapping| (mapping.pid, mapping.address) <= (pid, instruction));
@@ -51,12 +52,20 @@ impl Code {
     }
 }
 
-/// Name of the innermost function at an instruction, as tables of hot instructions have it.
-fn name(symbols: &mut Symbols, (module, offset): (Option<ModuleId>, u64)) -> String {
+/// The innermost function at an instruction, as tables of hot instructions have it.
+fn code_place(symbols: &mut Symbols, (module, offset): Instruction) -> CodePlace {
     let frame = module.and_then(|module| symbols.instruction(module, offset).into_iter().next());
-    match frame {
-        Some(frame) if !frame.function.is_empty() => frame.function,
-        _ => "(unknown)".to_owned(),
+    let (function, file, line) = frame.map_or_else(Default::default, |frame| {
+        (frame.function, frame.file, frame.line)
+    });
+    CodePlace {
+        module,
+        function: match function.is_empty() {
+            true => "(unknown)".to_owned(),
+            false => function,
+        },
+        file,
+        line,
     }
 }
 
@@ -96,7 +105,7 @@ impl Functions {
         let mut symbols = recording.symbols();
         let mut sums: FxHashMap<String, (f64, f64)> = FxHashMap::default();
         for ((pid, instruction), (cost_ns, weight)) in costliest {
-            let name = name(&mut symbols, code.find(pid, instruction));
+            let name = code_place(&mut symbols, code.find(pid, instruction)).function;
             let sum = sums.entry(name).or_default();
             *sum = (sum.0 + cost_ns, sum.1 + weight);
         }
@@ -114,10 +123,8 @@ impl Functions {
             names,
             slots,
             code,
-            known: Mutex::new(Known {
-                slots: FxHashMap::default(),
-                symbols,
-            }),
+            known: Mutex::default(),
+            symbols: Mutex::new(symbols),
         }
     }
 
@@ -131,14 +138,29 @@ impl Functions {
     fn slot(&self, pid: u32, instruction: u64) -> u8 {
         let place = self.code.find(pid, instruction);
         let mut known = self.known.lock().expect("nobody panics holding it");
-        if let Some(&slot) = known.slots.get(&place) {
+        if let Some(&slot) = known.get(&place) {
             return slot;
         }
-        let name = name(&mut known.symbols, place);
+        let name = self.code_place(place).function;
         let others = (self.names.len() - 1) as u8;
         let slot = self.slots.get(&name).copied().unwrap_or(others);
-        known.slots.insert(place, slot);
+        known.insert(place, slot);
         slot
+    }
+
+    /// Which instruction an address in a process's memory is.
+    pub(crate) fn instruction(&self, pid: u32, address: u64) -> Instruction {
+        self.code.find(pid, address)
+    }
+
+    /// Where in the program's source it is.
+    pub(crate) fn code_place(&self, instruction: Instruction) -> CodePlace {
+        code_place(&mut self.symbols(), instruction)
+    }
+
+    /// What looks up functions and lines, alone.
+    pub(crate) fn symbols(&self) -> MutexGuard<'_, Symbols> {
+        self.symbols.lock().expect("nobody panics holding it")
     }
 }
 

@@ -13,8 +13,9 @@
 //!
 //! use nearpage_view::{Listening, Session};
 //!
-//! let session = Arc::new(Session::new(&[Path::new("cg.nearpage")])?);
-//! let listening = Listening::new(0)?;
+//! let paths = [Path::new("cg.nearpage")];
+//! let listening = Listening::new(0, &paths)?;
+//! let session = Arc::new(Session::new(&paths)?);
 //! println!("{}", listening.address());
 //! let background = session.clone();
 //! std::thread::spawn(move || background.read_all());
@@ -22,9 +23,13 @@
 //! # Ok::<(), nearpage_view::Error>(())
 //! ```
 
+mod access;
 mod answer;
 mod cache;
+mod code;
+mod costs;
 mod error;
+mod flame;
 #[cfg(all(test, has_page))]
 mod format;
 mod functions;
@@ -78,8 +83,21 @@ pub struct Session {
     pub threads: Option<ThreadPlacement>,
     /// What decisions may do.
     pub parameters: Parameters,
+    /// Folders below which source files are looked for; none: at the paths that debug information names.
+    pub source_folders: Vec<PathBuf>,
     /// What went wrong after opening.
     pub missing: Mutex<Vec<String>>,
+}
+
+/// The page of one simulation in one file: its name, and what `nearpage simulate --json` prints of it.
+///
+/// # Errors
+/// [`Error::Simulation`], [`Error::NoPage`].
+pub fn simulation_page(name: &str, json: &str) -> Result<String, Error> {
+    let mut session = Session::new(&[])?;
+    let simulation = checked_simulation(name, json)?;
+    session.simulations.push((name.to_owned(), simulation));
+    session.standalone()
 }
 
 impl Session {
@@ -97,6 +115,7 @@ impl Session {
             plan: None,
             threads: None,
             parameters: Parameters::default(),
+            source_folders: Vec::new(),
             missing: Mutex::default(),
         };
         for path in paths {
@@ -135,12 +154,22 @@ impl Session {
 }
 
 fn simulation(path: &Path) -> Result<Value, Error> {
+    let file = path.display().to_string();
+    match fs::read_to_string(path) {
+        Ok(text) => checked_simulation(&file, &text),
+        Err(error) => Err(Error::Simulation {
+            file,
+            what: error.to_string(),
+        }),
+    }
+}
+
+fn checked_simulation(file: &str, text: &str) -> Result<Value, Error> {
     let refuse = |what: String| Error::Simulation {
-        file: path.display().to_string(),
+        file: file.to_owned(),
         what,
     };
-    let text = fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
     // Results from before there were versions have none, and the same keys.
     let version = value.get("version");
     if version.is_some_and(|version| *version != nearpage_recording::JSON_VERSION) {

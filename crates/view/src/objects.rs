@@ -1,10 +1,12 @@
 //! Objects as the page shows them, beside what the JSON report says of them.
 
-use nearpage_attribution::{Attribution, ObjectGroup, Pattern};
+use nearpage_attribution::{Attribution, Names, ObjectGroup, Pattern};
 use nearpage_recording::{ObjectKind, ThreadIndex};
 use nearpage_report::pattern_words;
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::costs::CodePlace;
 use crate::opened::{Opened, Stage};
 use crate::picture::Frame;
 
@@ -14,6 +16,52 @@ const STRIP_BINS: u32 = 48;
 const OBJECTS_WITH_INSTANCES: usize = 100;
 /// Bins of the page × thread matrix, at most.
 const MATRIX_BINS_MAX: u32 = 1024;
+
+/// Objects that the page gets all about, the costliest; of the others it gets what a table has when it shows one.
+pub(crate) const OBJECTS_WHOLE: usize = 5000;
+
+/// What a table has of the objects beyond [`OBJECTS_WHOLE`], column by column.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Brief {
+    name: Vec<String>,
+    kind: Vec<ObjectKind>,
+    cost_ns: Vec<f64>,
+    loads: Vec<f64>,
+    stores: Vec<f64>,
+    remote: Vec<f64>,
+    node_known: Vec<f64>,
+    size_bytes: Vec<u64>,
+    instances: Vec<u64>,
+    threads: Vec<usize>,
+    /// The function that costs most, and its file.
+    function: Vec<String>,
+    file: Vec<String>,
+}
+
+pub(crate) fn brief(opened: &Opened, stage: &Stage) -> Brief {
+    let groups = &stage.attribution.objects;
+    let names = Names::new(&opened.recording.tables, groups);
+    let mut brief = Brief::default();
+    for group in groups.iter().skip(OBJECTS_WHOLE) {
+        let hot = group.hot.first().map(|hot| (hot.module, hot.offset));
+        let code = hot.map_or_else(CodePlace::default, |hot| opened.functions.code_place(hot));
+        brief.name.push(names.of(group));
+        brief.kind.push(group.kind);
+        brief.cost_ns.push(group.cost_ns());
+        brief.loads.push(group.loads.count.round());
+        brief.stores.push(group.stores.count.round());
+        let remote = group.loads.remote + group.stores.remote;
+        brief.remote.push(remote.round());
+        let known = group.loads.node_known + group.stores.node_known;
+        brief.node_known.push(known.round());
+        brief.size_bytes.push(group.size_bytes);
+        brief.instances.push(group.instances);
+        brief.threads.push(group.threads.len());
+        brief.function.push(code.function);
+        brief.file.push(code.file);
+    }
+    brief
+}
 
 /// Bin of a page, of so many.
 fn bin(page: u32, pages: u32, bins: u32) -> usize {
@@ -48,7 +96,7 @@ fn slot(opened: &Opened, thread: ThreadIndex) -> usize {
         .map_or(0, |&slot| usize::from(slot))
 }
 
-/// All objects, in the report's order.
+/// The costliest objects, in the report's order.
 pub(crate) fn objects(opened: &Opened, stage: &Stage) -> Vec<Value> {
     let attribution = &stage.attribution;
     let threads = &opened.recording.tables.threads;
@@ -56,6 +104,7 @@ pub(crate) fn objects(opened: &Opened, stage: &Stage) -> Vec<Value> {
         .objects
         .iter()
         .enumerate()
+        .take(OBJECTS_WHOLE)
         .map(|(number, group)| {
             let most = if number < OBJECTS_WITH_INSTANCES { usize::MAX } else { 1 };
             json!({

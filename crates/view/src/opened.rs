@@ -13,6 +13,7 @@ use nearpage_recording::{AccessBatch, ChunkReader, ColumnSelection, Recording};
 use self::selection::{Chosen, Selected};
 use crate::Error;
 use crate::cache::Cache;
+use crate::costs::Costs;
 use crate::functions::Functions;
 use crate::picture::Sources;
 use crate::plans::Shown;
@@ -52,12 +53,20 @@ pub struct Stage {
     pub missing: Vec<String>,
     /// Of a selection of time, each object's number in all of the recording, as far as it is found there.
     pub(crate) numbers: Option<Vec<Option<usize>>>,
-    /// The report as JSON, once it was asked for.
-    pub(crate) report: OnceLock<String>,
-    /// The plan as it was before anybody changed it, once it was asked for.
-    pub(crate) plan: OnceLock<Shown>,
-    /// The one that was decided afresh, once that was asked for.
-    pub(crate) decided: OnceLock<Shown>,
+    pub(crate) found: Found,
+}
+
+/// What was found in a stage, once it was asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// The report as JSON.
+    pub report: OnceLock<String>,
+    /// The plan as it was before anybody changed it.
+    pub plan: OnceLock<Shown>,
+    /// The one that was decided afresh.
+    pub decided: OnceLock<Shown>,
+    /// What instructions cost on objects.
+    pub costs: OnceLock<Costs>,
 }
 
 /// A recording.
@@ -145,9 +154,7 @@ impl Opened {
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             numbers: None,
-            report: OnceLock::new(),
-            plan: OnceLock::new(),
-            decided: OnceLock::new(),
+            found: Found::default(),
         };
         if !whole
             && let Some((store, sums)) = Cache::new(&recording, &scale, &functions).open(&scale)
@@ -255,9 +262,7 @@ impl Opened {
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             numbers: None,
-            report: OnceLock::new(),
-            plan: OnceLock::new(),
-            decided: OnceLock::new(),
+            found: Found::default(),
         };
         *self.stage.write().expect("nobody panics holding it") = Arc::new(stage);
         Ok(())

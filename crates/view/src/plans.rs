@@ -95,8 +95,8 @@ pub(crate) fn answer(
     let machine = session.target.as_ref().unwrap_or(&recording.machine);
     let planner = |layout| Planner::new(recording, &stage.attribution, machine, layout);
     let known = match request.afresh {
-        true => &stage.decided,
-        false => &stage.plan,
+        true => &stage.found.decided,
+        false => &stage.found.plan,
     };
     let shown = match known.get() {
         Some(shown) => shown.clone(),

@@ -67,7 +67,7 @@ impl Point {
         usize::from(self.tags & 3)
     }
 
-    fn level(self) -> usize {
+    pub(crate) fn level(self) -> usize {
         usize::from(self.tags >> 2 & 7)
     }
 

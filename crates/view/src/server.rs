@@ -1,13 +1,14 @@
 //! The local web server: this machine only, nobody who does not know the token, no other origin.
 
 use std::convert::Infallible;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nearpage_http::{Answer, Gate, Head, Server, Site};
 
+use crate::access::Access;
 use crate::answer::Question;
 use crate::{Error, Session, page};
 
@@ -16,26 +17,52 @@ use crate::{Error, Session, page};
 pub struct Listening {
     server: Server,
     token: String,
+    not_kept: Option<String>,
 }
 
 impl Listening {
-    /// Listens on a port of the loopback address; 0 takes a free one.
+    /// Listens on a port of the loopback address, to show these paths. 0 takes the port that an earlier page of the same
+    /// paths had, where it is free, and any other one otherwise.
     ///
     /// # Errors
     /// [`Error::PortInUse`], [`Error::Listen`], [`Error::Random`], [`Error::NoPage`].
-    pub fn new(port: u16) -> Result<Self, Error> {
+    pub fn new(port: u16, paths: &[&Path]) -> Result<Self, Error> {
         if page::HTML.is_empty() {
             return Err(Error::NoPage);
         }
-        let server =
-            Server::bind((Ipv4Addr::LOCALHOST, port)).map_err(|source| match source.kind() {
-                io::ErrorKind::AddrInUse => Error::PortInUse { port },
-                _ => Error::Listen { port, source },
-            })?;
+        let folder = nearpage_plan::state_folder().map(|folder| folder.join("view"));
+        let access = Access::of(paths, folder.as_deref())?;
+        let bind = |port| Server::bind((Ipv4Addr::LOCALHOST, port));
+        let server = match port {
+            // Another page of these paths may be open: its addresses stay as they are.
+            0 => bind(access.port).or_else(|_| bind(0)),
+            port => bind(port),
+        };
+        let server = server.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => Error::PortInUse { port },
+            _ => Error::Listen { port, source },
+        })?;
+        let is_to_be_kept = port != 0 || access.port == 0 || access.port == server.address().port();
+        let kept = match is_to_be_kept {
+            true => access.keep(server.address().port()),
+            false => Ok(()),
+        };
         Ok(Self {
             server,
-            token: token()?,
+            token: access.token,
+            not_kept: kept.err().map(|error| {
+                let folder = folder.unwrap_or_default();
+                format!(
+                    "addresses of this page end with it: {}: {error}",
+                    folder.display()
+                )
+            }),
         })
+    }
+
+    /// Why the page's addresses will not be good any more after a restart, in words; none where they will.
+    pub fn not_kept(&self) -> Option<&str> {
+        self.not_kept.as_deref()
     }
 
     /// The address to open: whoever knows it may look.
@@ -54,9 +81,11 @@ impl Listening {
     ) -> Result<Infallible, Error> {
         let address = self.server.address();
         let gate = Gate::new(address, Some(self.token));
+        let door = Gate::new(address, None);
         let served = self.server.serve(Arc::new(Page {
             session,
             gate,
+            door,
             opened: Mutex::new(Some(Box::new(opened))),
         }));
         served.map_err(|source| Error::Listen {
@@ -66,19 +95,12 @@ impl Listening {
     }
 }
 
-/// 128 random bits.
-fn token() -> Result<String, Error> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(Error::Random)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
 /// The page with what it shows.
 struct Page {
     session: Arc<Session>,
     gate: Gate,
+    /// Lets everybody in whom the gate lets in but for the token: to the page's files, which say nothing.
+    door: Gate,
     opened: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -88,16 +110,27 @@ impl Site for Page {
     }
 
     fn admit<'a>(&self, head: &Head<'a>) -> Result<&'a str, Answer> {
-        self.gate.admit(head)
+        let refused = match self.gate.admit(head) {
+            Err(refused) => refused,
+            admitted => return admitted,
+        };
+        // An address that names no token: the page's script knows it from before. `/cg.nearpage/page.js` is `page.js`.
+        let target = self.door.admit(head)?;
+        let inside = target.strip_prefix('/').unwrap_or(target);
+        let inside = inside.split_once('/').map_or(inside, |(_, inside)| inside);
+        match page::file(inside) {
+            Some(_) => Ok(inside),
+            None => Err(refused),
+        }
     }
 
     fn answer(&self, target: &str, body: Option<&[u8]>) -> Answer {
+        if let Some(file) = page::file(target) {
+            return file;
+        }
         let opened = self.opened.lock().expect("nobody panics with it").take();
         if let Some(opened) = opened {
             opened();
-        }
-        if let Some(file) = page::file(target) {
-            return file;
         }
         let body = match body
             .map(|bytes| String::from_utf8(bytes.to_vec()))
@@ -110,17 +143,5 @@ impl Site for Page {
             body,
             ..Question::parse(target)
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_are_long_and_differ() {
-        let (one, other) = (token().expect("random"), token().expect("random"));
-        assert_eq!(one.len(), 32);
-        assert_ne!(one, other);
     }
 }

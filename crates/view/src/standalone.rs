@@ -4,13 +4,13 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::answer::Question;
 use crate::objects::instance_frame;
 use crate::picture::Frame;
 use crate::point::ColourBy;
-use crate::{Error, Session, page};
+use crate::{Error, Opened, Session, page};
 
 /// Bytes of the file, at most, as far as pictures go: what comes last is left out.
 const FILE_BYTES_MAX: usize = 2_900_000;
@@ -21,12 +21,29 @@ const ROWS: usize = 180;
 const OBJECTS_MAX: usize = 24;
 const MATRIX_BINS: u32 = 256;
 
+/// What a file shows first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SavedView {
+    /// Where it is in the page: what follows `#`.
+    pub address: String,
+    /// The time that all of the file is of, in nanoseconds since the recording began; none: all.
+    pub selection: Option<(u64, u64)>,
+}
+
 impl Session {
     /// The file's content: HTML that needs no server and no network.
     ///
     /// # Errors
     /// [`Error::NoPage`].
     pub fn standalone(&self) -> Result<String, Error> {
+        self.saved(&SavedView::default())
+    }
+
+    /// The same, which opens at a view.
+    ///
+    /// # Errors
+    /// [`Error::NoPage`].
+    pub(crate) fn saved(&self, view: &SavedView) -> Result<String, Error> {
         if page::HTML.is_empty() {
             return Err(Error::NoPage);
         }
@@ -35,67 +52,48 @@ impl Session {
             embedded: Map::new(),
             bytes: page::SCRIPT.len() + page::STYLE.len() + page::HTML.len(),
         };
-        answers.embed("open", "open");
+        let mut open = self.overview();
+        open["saved"] = json!({ "address": view.address, "selected": view.selection });
+        answers.keep("open", open.to_string().as_bytes());
+        let time = view.selection.map_or(String::new(), |(since, until)| {
+            format!("&since={since}&until={until}")
+        });
         for number in 0..self.simulations.len() {
             let question = format!("simulation?number={number}");
             answers.embed(&question, &question);
         }
+        for number in 0..self.logs.len() {
+            let question = format!("log?number={number}");
+            answers.embed(&question, &question);
+        }
         for number in 0..self.recordings.len() {
-            for path in ["progress", "report", "summary", "threads", "lines", "plan"] {
+            for path in ["progress", "plan"] {
                 let question = format!("{path}?recording={number}");
                 answers.embed(&question, &question);
             }
+            for path in ["report", "summary", "threads", "lines", "flame"] {
+                let question = format!("{path}?recording={number}");
+                answers.embed(&question, &format!("{question}{time}"));
+            }
         }
         for (number, opened) in self.recordings.iter().enumerate() {
-            let stage = opened.stage();
-            let colourings = colourings(opened);
-            let whole = Frame {
-                place_from: 0,
-                place_to: opened.space.bytes().max(1),
-                from_ns: 0,
-                to_ns: opened.scale.duration_ns(),
-                columns: COLUMNS,
-                rows: ROWS,
-            };
-            for by in &colourings {
-                let short = format!("over-time?recording={number}&by={}", by.as_str());
-                answers.embed(&short, &format!("{short}&columns={COLUMNS}"));
-            }
-            let groups = stage.attribution.objects.iter().take(OBJECTS_MAX);
-            for (object, group) in groups.enumerate() {
-                let pages = group.affinity.pages;
-                let question = format!(
-                    "matrix?recording={number}&object={object}&from=0&to={pages}&bins={MATRIX_BINS}"
-                );
-                answers.embed(&question, &question);
-                for by in &colourings {
-                    if let Some(frame) = instance_frame(opened, group) {
-                        let frame = Frame {
-                            columns: COLUMNS,
-                            rows: ROWS,
-                            ..frame
-                        };
-                        let question = picture(number, *by, &frame);
-                        answers.embed(&question, &question);
-                    }
-                }
-                if object == 0 {
-                    for by in &colourings {
-                        let question = picture(number, *by, &whole);
-                        answers.embed(&question, &question);
-                        let histogram = question.replacen("picture", "histogram", 1);
-                        let short = format!("histogram?recording={number}&by={}", by.as_str());
-                        answers.embed(&short, &histogram);
-                    }
-                }
-            }
+            answers.embed_pictures(number, opened, view, &time);
         }
         Ok(html(&answers.embedded))
     }
 }
 
+/// The costliest objects, and before them the one that is looked at.
+fn first_objects(count: usize, address: &str) -> Vec<usize> {
+    let mut fields = address.split('&');
+    let seen = fields.find_map(|field| field.strip_prefix("object=")?.parse().ok());
+    let seen = seen.filter(|&object: &usize| object < count);
+    let costliest = (0..count.min(OBJECTS_MAX)).filter(|&object| Some(object) != seen);
+    seen.into_iter().chain(costliest).collect()
+}
+
 /// What can differ in a recording, the most telling first.
-fn colourings(opened: &crate::Opened) -> Vec<ColourBy> {
+fn colourings(opened: &Opened) -> Vec<ColourBy> {
     let mut colourings = vec![ColourBy::Thread, ColourBy::Function, ColourBy::Kind];
     if opened.scale.nodes > 1 {
         colourings.extend([ColourBy::CpuNode, ColourBy::Locality, ColourBy::PageNode]);
@@ -132,12 +130,63 @@ impl Answers<'_> {
     /// Asks `question` and keeps what was answered under `name`, where there is room.
     fn embed(&mut self, name: &str, question: &str) {
         let answer = self.session.answer(&Question::parse(question));
-        if answer.status != 200 {
-            return;
+        if answer.status == 200 {
+            self.keep(name, &answer.body);
         }
+    }
+
+    /// Keeps pictures of a recording, and what objects' pages are used by.
+    fn embed_pictures(&mut self, number: usize, opened: &Opened, view: &SavedView, time: &str) {
+        let stage = opened.stage();
+        let colourings = colourings(opened);
+        let whole = Frame {
+            place_from: 0,
+            place_to: opened.space.bytes().max(1),
+            from_ns: 0,
+            to_ns: opened.scale.duration_ns(),
+            columns: COLUMNS,
+            rows: ROWS,
+        };
+        for by in &colourings {
+            let short = format!("over-time?recording={number}&by={}", by.as_str());
+            self.embed(&short, &format!("{short}&columns={COLUMNS}"));
+        }
+        let groups = &stage.attribution.objects;
+        for object in first_objects(groups.len(), &view.address) {
+            let group = &groups[object];
+            let pages = group.affinity.pages;
+            let question = format!(
+                "matrix?recording={number}&object={object}&from=0&to={pages}&bins={MATRIX_BINS}"
+            );
+            self.embed(&question, &format!("{question}{time}"));
+            for by in &colourings {
+                if let Some(frame) = instance_frame(opened, group) {
+                    let frame = Frame {
+                        columns: COLUMNS,
+                        rows: ROWS,
+                        ..frame
+                    };
+                    let question = picture(number, *by, &frame);
+                    self.embed(&question, &question);
+                }
+            }
+            if object == 0 {
+                for by in &colourings {
+                    let question = picture(number, *by, &whole);
+                    self.embed(&question, &question);
+                    let histogram = question.replacen("picture", "histogram", 1);
+                    let short = format!("histogram?recording={number}&by={}", by.as_str());
+                    self.embed(&short, &histogram);
+                }
+            }
+        }
+    }
+
+    /// Keeps an answer under `name`, where there is room.
+    fn keep(&mut self, name: &str, answer: &[u8]) {
         let mut packed = DeflateEncoder::new(Vec::new(), Compression::best());
         let packed = packed
-            .write_all(&answer.body)
+            .write_all(answer)
             .and_then(|()| packed.finish())
             .expect("writing to memory");
         let text = base64(&packed);

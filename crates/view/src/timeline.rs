@@ -38,6 +38,20 @@ impl Vote {
     }
 }
 
+/// Accesses that a node's memory served, by weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Served {
+    /// Accesses of the node's own CPUs.
+    pub local: f64,
+    /// Those of other nodes' CPUs.
+    pub remote: f64,
+    /// Of both, those that are known to have come from memory or another node's cache: a line each.
+    pub lines: f64,
+}
+
+/// Levels of a point that mean so.
+const FROM_MEMORY: std::ops::RangeInclusive<usize> = 5..=7;
+
 /// Of all threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
@@ -45,6 +59,8 @@ pub struct Timeline {
     votes: Vec<Vote>,
     /// Accesses, `[CPU's node][page's node]`, by position from 1; 0 is unknown.
     traffic: Vec<Vec<f64>>,
+    /// What each node's memory served: `[part][node]`.
+    memory: Vec<Served>,
     /// Time that each function with a colour lost, in nanoseconds.
     pub(crate) functions_cost_ns: Vec<f64>,
     /// Begin of the first part, in nanoseconds since the recording began.
@@ -65,6 +81,8 @@ pub struct TimelineForm {
     pub cpus: Vec<Vec<i64>>,
     /// Accesses, `[CPU's node][page's node]`, by position from 1; 0 is unknown.
     pub traffic: Vec<Vec<f64>>,
+    /// What each node's memory served, `[part][node]`; accesses whose CPU's or page's node is unknown are not in it.
+    pub memory: Vec<Vec<Served>>,
 }
 
 impl Timeline {
@@ -79,6 +97,7 @@ impl Timeline {
                 .max(1),
             votes: vec![Vote::default(); threads * PARTS],
             traffic: vec![vec![0.0; scale.nodes + 1]; scale.nodes + 1],
+            memory: vec![Served::default(); scale.nodes * PARTS],
         }
     }
 
@@ -86,8 +105,7 @@ impl Timeline {
     pub(crate) fn add(&mut self, scale: &Scale, batch: &AccessBatch, points: &[Point]) {
         for row in 0..batch.len() {
             let since_ns = batch.time_ns[row].saturating_sub(scale.begin_ns);
-            let part = since_ns.saturating_sub(self.from_ns) / self.part_ns;
-            let part = (part as usize).min(PARTS - 1);
+            let part = self.part(since_ns);
             let vote = self
                 .votes
                 .get_mut(batch.thread[row].0 as usize * PARTS + part);
@@ -100,9 +118,37 @@ impl Timeline {
             if let Some(sum) = self.traffic.get_mut(cpu).and_then(|row| row.get_mut(page)) {
                 *sum += f64::from(point.weight);
             }
+            if cpu > 0 && page > 0 {
+                self.serve(scale, point);
+            }
             if let Some(sum) = self.functions_cost_ns.get_mut(usize::from(point.function)) {
                 *sum += f64::from(point.cost_ns);
             }
+        }
+    }
+
+    /// The part of a time since the recording began.
+    fn part(&self, since_ns: u64) -> usize {
+        let part = since_ns.saturating_sub(self.from_ns) / self.part_ns;
+        (part as usize).min(PARTS - 1)
+    }
+
+    /// Adds an access whose CPU and page have a node.
+    fn serve(&mut self, scale: &Scale, point: &Point) {
+        let part = self.part(u64::from(point.tick) * scale.tick_ns);
+        let nodes = self.memory.len() / PARTS;
+        let node = point.page_node() - 1;
+        if node >= nodes {
+            return;
+        }
+        let served = &mut self.memory[part * nodes + node];
+        let weight = f64::from(point.weight);
+        match point.cpu_node() == point.page_node() {
+            true => served.local += weight,
+            false => served.remote += weight,
+        }
+        if FROM_MEMORY.contains(&point.level()) {
+            served.lines += weight;
         }
     }
 
@@ -116,6 +162,11 @@ impl Timeline {
         let sums = self.traffic.iter_mut().flatten();
         for (sum, other) in sums.zip(other.traffic.iter().flatten()) {
             *sum += other;
+        }
+        for (sum, other) in self.memory.iter_mut().zip(&other.memory) {
+            sum.local += other.local;
+            sum.remote += other.remote;
+            sum.lines += other.lines;
         }
         let functions = self.functions_cost_ns.iter_mut();
         for (sum, other) in functions.zip(&other.functions_cost_ns) {
@@ -139,6 +190,10 @@ impl Timeline {
                 .map(|parts| parts.iter().map(cpu).collect())
                 .collect(),
             traffic: self.traffic.clone(),
+            memory: match self.memory.len() / PARTS {
+                0 => Vec::new(),
+                nodes => self.memory.chunks(nodes).map(<[Served]>::to_vec).collect(),
+            },
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nearpage_machine::preset;
 use nearpage_tests::{Browser, Case};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::made_up;
 use crate::viewed::{Page, SOLVER, recorded};
@@ -50,15 +50,6 @@ fn the_summary_says_what_costs_most_and_leads_there() {
     assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
 
-/// What the server answers, as JSON.
-fn asked(page: &Page, question: &str) -> Value {
-    let host = format!("Host: {}\r\n", page.viewed.host());
-    let request = format!("GET /{}/{question}", page.viewed.token());
-    let (head, body) = page.viewed.ask(&request, &host);
-    assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
-    serde_json::from_str(&body).expect("JSON")
-}
-
 /// A number in the address.
 fn in_address(browser: &mut Browser, name: &str) -> u64 {
     let found = browser.value(&format!(
@@ -93,16 +84,12 @@ fn a_selection_of_time_is_followed_everywhere() {
     let expected_grid = (0..made_up::ACCESSES).filter(of_grid).count();
 
     // A query has as many, by what the pictures are made from and by what the tables are.
-    let space = &asked(&page, "open")["recordings"][0]["space_bytes"];
-    let value = asked(
-        &page,
-        &format!("value?recording=0&place_from=0&place_to={space}&from_ns={since}&to_ns={until}"),
-    );
+    let space = &page.asked("open")["recordings"][0]["space_bytes"];
+    let value = page.asked(&format!(
+        "value?recording=0&place_from=0&place_to={space}&from_ns={since}&to_ns={until}"
+    ));
     assert_eq!(value["samples"], expected);
-    let report = asked(
-        &page,
-        &format!("report?recording=0&since={since}&until={until}"),
-    );
+    let report = page.asked(&format!("report?recording=0&since={since}&until={until}"));
     assert_eq!(report["report"]["accesses"], expected);
 
     // And so have the views: objects, threads, the object itself.
@@ -213,7 +200,9 @@ fn recordings_with_nothing_in_them_say_so() {
         "The recording has no access to memory: record for longer",
     );
     page.says("#saving", "no access that a plan could place");
-    for view in ["objects", "space", "threads", "machine", "plan"] {
+    for view in [
+        "objects", "space", "threads", "machine", "plan", "flame", "source",
+    ] {
         page.go(view);
         // A picture without anything has a sentence, and no axes or colours to explain.
         page.browser.wait(
@@ -237,6 +226,31 @@ fn lines_that_threads_fight_for_are_told() {
         row.contains("openmp 3: 5 stores, 0 loads at byte 24"),
         "{row}"
     );
+}
+
+#[test]
+fn each_nodes_memory_is_followed_over_time() {
+    let mut page = Page::new(recorded("memory"), &[SOLVER], "view=machine");
+    page.browser
+        .wait("document.querySelectorAll('figure.plot').length === 4");
+    page.browser.drawn();
+    // All pages are on node 0, and a quarter of the accesses is by its own CPU.
+    let local = page.press("memory over time", 96.0, (0.5, 0.5));
+    assert!(
+        local.contains("node 0 25 %") && local.contains("node 1 –"),
+        "{local}"
+    );
+    page.browser.value("{ const select = document.querySelector('#memory-figure'); select.value = 'bandwidth'; select.dispatchEvent(new Event('change')) }");
+    page.browser
+        .wait("location.hash.includes('figure=bandwidth')");
+    page.browser.drawn();
+    // 10,000 accesses a second, each of which is a line of 64 bytes from memory: 625 KiB.
+    let bytes = page.press("memory over time", 96.0, (0.5, 0.5));
+    assert!(
+        bytes.contains("node 0 6") && bytes.contains("KiB/s (25 % local)"),
+        "{bytes}"
+    );
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
 
 /// Relative luminance of `#rrggbb` (WCAG 2).

@@ -63,6 +63,86 @@ pub fn recording_without_accesses(folder: &Path, machine: &Machine) {
     recording_of(None, folder, machine, |_, _| (), false);
 }
 
+/// So many static objects of a page, `object_0` and so on, each accessed once; later ones cost more.
+pub fn recording_of_objects(folder: &Path, machine: &Machine, count: u64) {
+    let objects = (0..count).map(|number| Object {
+        kind: ObjectKind::Static,
+        name: format!("object_{number}"),
+        pid: PID,
+        address: GRID + number * PAGE,
+        size_bytes: PAGE,
+        born_ns: 0,
+        died_ns: u64::MAX,
+        weight: 1.0,
+        call_site: None,
+        thread: None,
+        order: 0,
+        module: Some(ModuleId(0)),
+        module_offset: number * PAGE,
+    });
+    let tables = Tables {
+        objects: objects.collect(),
+        threads: vec![Thread {
+            pid: PID,
+            tid: PID,
+            name: "solver".to_owned(),
+            born_ns: 0,
+            died_ns: u64::MAX,
+            order: 0,
+            start: None,
+            start_function: String::new(),
+            team_index: 0,
+            team: "main".to_owned(),
+            cpus: vec![(CpuId(0), count)],
+            counts: SampleCounts {
+                samples: count,
+                accesses: count,
+                ..SampleCounts::default()
+            },
+        }],
+        modules: vec![Module {
+            path: "/opt/solver".to_owned(),
+            build_id: "ab".repeat(20),
+        }],
+        ..Tables::default()
+    };
+    let metadata = Metadata {
+        status: Status::Complete,
+        recorder: "0".to_owned(),
+        command: vec!["/opt/solver".to_owned()],
+        begin_ns: 1_000_000_000,
+        end_ns: 3_000_000_000,
+        rate_hz: 2500.0,
+        counts: SampleCounts {
+            samples: count,
+            accesses: count,
+            ..SampleCounts::default()
+        },
+        ..Metadata::begun(Source::Pmu, UNIX_EPOCH, machine.node_ids())
+    };
+    Recording::write(folder, &metadata, machine, &tables, |writer| {
+        let mut batch = AccessBatch::default();
+        for number in 0..count {
+            batch.push(Access {
+                time_ns: 1_000_000_000 + number * 1000,
+                thread: ThreadIndex(0),
+                cpu: CpuId(0),
+                address: GRID + number * PAGE,
+                instruction: TEXT,
+                kind: AccessKind::Load,
+                level: Level::LocalMemory,
+                resolution: Resolution::Exact,
+                distance_bytes: 0,
+                weight: 1.0,
+                cost_ns: 100.0 + number as f32,
+                page_node: Some(NodeId(0)),
+            });
+        }
+        writer.accesses(&batch)
+    })
+    .expect("the case's folder is writable");
+}
+
 fn recording_of(
     page_node: Option<NodeId>,
     folder: &Path,

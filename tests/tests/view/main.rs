@@ -4,8 +4,11 @@
     reason = "a test tells one story from its beginning to its end"
 )]
 
+mod code;
 mod first_looks;
+mod lasting;
 mod made_up;
+mod many_objects;
 mod one_planner;
 mod viewed;
 
@@ -407,6 +410,7 @@ fn a_placement_is_tried_and_saved() {
     browser.wait(
         "document.querySelector('input.edited[aria-label*=make_grid]')?.value === 'interleave'",
     );
+    browser.wait("document.querySelector('#changed')?.innerText.includes('→ interleave') === true");
     browser.value(&type_in("everywhere"));
     // What is wrong stands beside the field, and the plan stays as it was.
     browser.wait("document.querySelector('.editor .problem')?.textContent.includes('`everywhere` is not a placement')");
@@ -464,6 +468,7 @@ fn one_file_is_read_without_a_server() {
         "threads",
         "machine",
         "plan",
+        "flame",
         "objects",
     ] {
         browser.value(&format!("location.hash = 'view={view}'"));
@@ -671,7 +676,9 @@ fn every_view_is_drawn() {
         ("object", "&object=1&by=latency", 2),
         ("space", "&by=locality", 2),
         ("threads", "", 2),
-        ("machine", "", 3),
+        ("machine", "", 4),
+        ("flame", "", 1),
+        ("source", "", 0),
         ("plan", "", 1),
         ("compare", "", 1),
         ("object", "&object=0&by=function&function=smooth", 2),

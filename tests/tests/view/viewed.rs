@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nearpage_machine::preset;
 use nearpage_tests::{Browser, Case, nearpage_path};
+use serde_json::Value;
 
 use crate::made_up;
 
@@ -58,6 +59,46 @@ impl Page {
             "document.querySelector('main').dataset.view === '{view}'"
         ));
         self.browser.drawn();
+    }
+
+    /// Ends browser and server; the case's files stay.
+    pub fn closed(self) -> Case {
+        self.case
+    }
+
+    /// What the server answers, as JSON.
+    #[track_caller]
+    pub fn asked(&self, question: &str) -> Value {
+        let host = format!("Host: {}\r\n", self.viewed.host());
+        let request = format!("GET /{}/{question}", self.viewed.token());
+        let (head, body) = self.viewed.ask(&request, &host);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
+        serde_json::from_str(&body).expect("JSON")
+    }
+
+    /// Presses a place of a picture: shares of its inside, which begins `left` pixels from its left edge. Returns what the
+    /// picture said of the place.
+    #[track_caller]
+    pub fn press(&mut self, title: &str, left: f64, (x, y): (f64, f64)) -> String {
+        let figure = format!(
+            "[...document.querySelectorAll('figure')].find(plot => plot.querySelector('h3').textContent.includes('{title}'))"
+        );
+        let readout = format!("{figure}.querySelector('.readout').textContent");
+        let canvas = self.browser.value(&format!(
+            "(() => {{ const plot = {figure}; plot.scrollIntoView({{ block: 'center' }}); plot.querySelector('.readout').textContent = ''; \
+             const box = plot.querySelector('canvas').getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; }})()"
+        ));
+        let at = |number: usize| canvas[number].as_f64().expect("a number");
+        // As `web/src/plot.ts` lays it out.
+        let place = (
+            at(0) + left + (at(2) - left - 12.0) * x,
+            at(1) + 8.0 + (at(3) - 48.0) * y,
+        );
+        self.browser.point(place.0, place.1);
+        self.browser.wait(&format!("{readout} !== ''"));
+        let said = self.browser.value(&readout);
+        self.browser.drag(place, place);
+        said.as_str().expect("text").to_owned()
     }
 
     /// Does the page, or a part of it, say so? Waits until it does.

@@ -292,7 +292,11 @@ pub struct View {
     pub machine: Option<String>,
     #[command(flatten)]
     pub deciding: Deciding,
-    /// Port to listen on [default: a free one]
+    /// Folder with the program's source, for lines with their cost; may be given several times [default: where the
+    /// program was built]
+    #[arg(long = "source-dir", value_name = "DIR")]
+    pub source_folders: Vec<PathBuf>,
+    /// Port to listen on [default: the one of the last time, so that addresses of the page stay good, or a free one]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
     /// Print the address, and open no browser

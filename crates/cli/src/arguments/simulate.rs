@@ -97,10 +97,10 @@ pub struct Simulate {
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
-    /// In the JSON: movements of pages that are kept for each policy, at most
+    /// In the JSON and the page: movements of pages that are kept for each policy, at most
     #[arg(long, value_name = "N", default_value_t = 10_000, help_heading = RESEARCH)]
     pub movements: usize,
-    /// Write the results to this file too, as a page with the bars of Verghese's Figure 6.1
+    /// Write the results to this file too: the page of `view` in one file, with bars, a timeline and movements of pages
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }

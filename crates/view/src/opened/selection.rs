@@ -1,14 +1,17 @@
 //! A part of the recording's time: which accesses are in it, and all that is found in them.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_recording::{AccessBatch, ChunkReader, SampleCounts};
 
-use super::{ACCESSES_AT_ONCE, ACCESSES_SAMPLED, Opened, Places, STRATA, Stage, pass, strata};
+use super::{
+    ACCESSES_AT_ONCE, ACCESSES_SAMPLED, Found, Opened, Places, STRATA, Stage, pass, strata,
+};
 use crate::Error;
+use crate::costs::Costs;
 use crate::point::Scale;
 
 /// Selections that are remembered, so that views of one are not each read anew.
@@ -59,6 +62,12 @@ pub(super) struct Selected {
 }
 
 impl Stage {
+    /// What instructions cost on objects in this stage, which is of a selection of time or of all of it.
+    pub(crate) fn costs(&self, opened: &Opened, selection: Option<(u64, u64)>) -> &Costs {
+        let costs = &self.found.costs;
+        costs.get_or_init(|| Costs::new(opened, self, selection))
+    }
+
     /// Position of the object that has this number in all of the recording.
     pub(crate) fn position(&self, number: usize) -> Option<usize> {
         match &self.numbers {
@@ -138,9 +147,7 @@ impl Opened {
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             numbers: Some(numbers),
-            report: OnceLock::new(),
-            plan: OnceLock::new(),
-            decided: OnceLock::new(),
+            found: Found::default(),
         });
         if selected.len() >= REMEMBERED {
             selected.remove(0);
