@@ -112,13 +112,8 @@ fn cells_are_computed_once_by_whatever_shard() {
         "--policy",
         "migrate",
     ];
-    let alone = case.nearpage(
-        [
-            &simulate[..],
-            &["--set", "trigger=32", "--set", "hold=4"],
-        ]
-        .concat(),
-    );
+    let alone =
+        case.nearpage([&simulate[..], &["--set", "trigger=32", "--set", "hold=4"]].concat());
     let alone = parsed(&alone.success());
     let has = |row: &&Value| {
         (

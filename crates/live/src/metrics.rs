@@ -220,7 +220,8 @@ impl Metrics {
         );
         let processes = |figure: fn(&ProcessMetrics) -> f64| -> Vec<(String, f64)> {
             let all = self.processes.iter();
-            all.map(|process| (process.labels(), figure(process))).collect()
+            all.map(|process| (process.labels(), figure(process)))
+                .collect()
         };
         text.metric(
             "process_lost_share",

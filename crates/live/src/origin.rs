@@ -29,8 +29,11 @@ impl Origin {
         let unified = text.lines().find(|line| line.starts_with("0::"));
         // Where the unified hierarchy has nothing in it, an older one does.
         let unified = unified.and_then(path).filter(|path| path != "/");
-        let cgroup = unified.or_else(|| text.lines().find_map(path)).unwrap_or_default();
-        let find = |of: fn(&str) -> Option<&str>| cgroup.split('/').find_map(of).unwrap_or_default();
+        let cgroup = unified
+            .or_else(|| text.lines().find_map(path))
+            .unwrap_or_default();
+        let find =
+            |of: fn(&str) -> Option<&str>| cgroup.split('/').find_map(of).unwrap_or_default();
         Self {
             job: find(job).to_owned(),
             pod: find(pod).to_owned(),
@@ -51,7 +54,9 @@ fn pod(group: &str) -> Option<&str> {
     let name = name.strip_prefix("pod").unwrap_or(name);
     // 8-4-4-4-12 hexadecimal digits, with `_` for `-` under systemd.
     let is_identifier = name.len() == 36
-        && name.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'-' | b'_'));
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'-' | b'_'));
     is_identifier.then_some(name)
 }
 
@@ -71,9 +76,14 @@ mod tests {
         let slurm = "/system.slice/slurmstepd.scope/job_12/step_0/user/task_0";
         assert_eq!(of(&format!("0::{slurm}\n")), expected(slurm, "12", ""));
         let old = "/slurm/uid_0/job_7/step_batch";
-        assert_eq!(of(&format!("4:memory:{old}\n0::/\n")), expected(old, "7", ""));
+        assert_eq!(
+            of(&format!("4:memory:{old}\n0::/\n")),
+            expected(old, "7", "")
+        );
         let uid = "2f3b9c1e_4f53_4c58_9a5c_0c2f9d0a7b11";
-        let pod = format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice/cri-1.scope");
+        let pod = format!(
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice/cri-1.scope"
+        );
         assert_eq!(of(&format!("0::{pod}\n")), expected(&pod, "", uid));
         let other = "/user.slice/job_x/podman-1.scope";
         assert_eq!(of(&format!("0::{other}")), expected(other, "", ""));
