@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::{Scratch, pieces};
-use nearpage_live::AddressSpace;
+use nearpage_live::{AddressSpace, RespectedPolicies};
 use nearpage_machine::NodeId;
 
 thread_local!(static SCRATCH: Scratch = Scratch::default());
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
         for (name, text) in ["status", "smaps", "numa_maps"].iter().zip(&files) {
             scratch.write(&format!("7/{name}"), text);
         }
-        let space = AddressSpace::read(scratch.folder(), 7, HUGE_BYTES);
+        let space = AddressSpace::read(scratch.folder(), 7, HUGE_BYTES, RespectedPolicies::All);
         space.allows(NodeId(1));
         for mapping in &space.mappings {
             for address in [mapping.start, mapping.end - 1, mapping.end] {

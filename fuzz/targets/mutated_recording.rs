@@ -12,7 +12,7 @@ use nearpage_planner::replay::trace::Replayed;
 use nearpage_planner::{Analysis, Parameters, Planner, Policy};
 use nearpage_recording::Recording;
 use nearpage_recording::fuzz::{Choices, Drawn, mutate};
-use nearpage_report::{By, Content, ProfileFormat, TextOptions, json, text, write_profile};
+use nearpage_report::{Content, GroupBy, ProfileFormat, TextOptions, json, text, write_profile};
 use nearpage_simulator::{Job, SimulatedPolicy, simulate};
 use nearpage_view::{Question, Session};
 
@@ -73,7 +73,7 @@ fn look(folder: &Path, exported: &PathBuf, format: ProfileFormat) {
         ..Content::new(&analysis.attribution, &analysis.recording)
     };
     let mut symbols = analysis.recording.symbols();
-    json(&content, usize::MAX, By::Object, &mut symbols);
+    json(&content, usize::MAX, GroupBy::Object, &mut symbols);
     text(&content, &TextOptions::default(), &mut symbols);
     let machine = nearpage_machine::preset("flash-8").expect("preset");
     let planner = Planner::of(&analysis, &machine, None);
