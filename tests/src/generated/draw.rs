@@ -27,7 +27,7 @@ impl Program {
         let random = &mut Random::new(seed, 27);
         let style = match random.of(&Style::DRAWN) {
             // By the seed and not by chance, so that no other program becomes another one.
-            Style::Workers if seed % 2 == 0 => Style::WorkersAnew,
+            Style::Workers if seed.is_multiple_of(2) => Style::WorkersAnew,
             style => style,
         };
         let team = random.of(&TEAMS);
