@@ -132,7 +132,7 @@ pub fn recording_of_objects(folder: &Path, machine: &Machine, count: u64) {
                 kind: AccessKind::Load,
                 level: Level::LocalMemory,
                 resolution: Resolution::Exact,
-                distance_bytes: 0,
+                skid_bytes: 0,
                 weight: 1.0,
                 cost_ns: 100.0 + number as f32,
                 page_node: Some(NodeId(0)),

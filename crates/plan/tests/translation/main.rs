@@ -646,7 +646,7 @@ fn objects_of_a_call_site_are_dealt_in_shares_of_as_many_as_there_are() {
     )
     .expect("a call site's objects");
     let module = ModuleName {
-        build_id: &image.build_id,
+        build_id: &image.program.build_id,
         file_name: "prog",
     };
     let frames = [Some((module, told["first"]))];

@@ -19,7 +19,7 @@ use nearpage_recording::ThreadIndex;
 use super::choice::Choice;
 use crate::context::Context;
 use crate::first_touch::FirstTouches;
-use crate::holder::{Holder, Layout};
+use crate::holder::{Holder, Layout, of_instance};
 use crate::under::assumed_toucher;
 
 /// Another input is taken to be half as large again: 3 ÷ 2.
@@ -141,10 +141,6 @@ pub(crate) fn slower_and_quicker_ns(
     latency_ns: &[Vec<f64>],
     runtime_scale: f64,
 ) -> [f64; 2] {
-    let layout = Layout::new(&decision.placement, context, group.size_bytes);
-    let touches = FirstTouches::of(group);
-    let assumed = assumed_toucher(context, group);
-    let unit = group.affinity.page_bytes;
     let each_ns = |reader: usize, holder: Holder| -> f64 {
         let mut sum = 0.0;
         holder.serve(context, reader, |memory, share| {
@@ -152,36 +148,66 @@ pub(crate) fn slower_and_quicker_ns(
         });
         sum
     };
-    let change_ns = |cell: &Cell, users: &[Cell]| -> f64 {
-        let reader = context.node_position(cell.thread);
-        let before = touches.toucher(cell.page).or(assumed);
-        let after = match &layout {
-            Some(layout) => Some(layout.holder(u64::from(cell.page) * unit + unit / 2)),
-            None => most_active(users).map(Holder::Thread),
-        };
+    // Of one access by a thread to what was near one thread, and is elsewhere.
+    let change_ns = |thread: ThreadIndex, before: Option<ThreadIndex>, after: Option<Holder>| {
+        let reader = context.node_position(thread);
         let (Some(reader), Some(before), Some(after)) = (reader, before, after) else {
             return 0.0;
         };
-        cell.accesses() * (each_ns(reader, after) - each_ns(reader, Holder::Thread(before)))
+        each_ns(reader, after) - each_ns(reader, Holder::Thread(before))
     };
-    let mut quicker = 0.0;
-    let mut of_threads: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
-    let by_page = |a: &Cell, b: &Cell| a.page == b.page;
-    for users in group.affinity.cells.chunk_by(by_page) {
-        for cell in users {
-            let change_ns = change_ns(cell, users);
-            *of_threads.entry(cell.thread).or_default() += change_ns.max(0.0);
-            quicker += (-change_ns).max(0.0);
-        }
-    }
+    let assumed = assumed_toucher(context, group);
     let initialisation = match decision.start {
         Start::Allocation => group.affinity.initialisation.as_slice(),
         _ => &[],
     };
-    let initialised: f64 = initialisation
-        .iter()
-        .map(|cell| change_ns(cell, &[]).max(0.0))
-        .sum();
+    let mut of_threads: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
+    let (mut quicker, mut initialised) = (0.0, 0.0);
+    let mut used = |thread: ThreadIndex, change_ns: f64| {
+        *of_threads.entry(thread).or_default() += change_ns.max(0.0);
+        quicker += (-change_ns).max(0.0);
+    };
+    if goes_by_number(&decision.placement) {
+        let all: f64 = group.uses.iter().map(|one| one.accesses).sum();
+        for one in &group.uses {
+            let object = context.tables.objects.get(one.object.0 as usize);
+            let after =
+                object.and_then(|object| of_instance(&decision.placement, context, object.order));
+            let before = object.and_then(|object| object.thread).or(assumed);
+            used(
+                one.thread,
+                one.accesses * change_ns(one.thread, before, after),
+            );
+            // Which object was filled is not known: as much of each as is used of it.
+            let part = one.accesses / all.max(f64::MIN_POSITIVE);
+            let filled = initialisation
+                .iter()
+                .map(|cell| cell.accesses() * change_ns(cell.thread, before, after));
+            initialised += part * filled.sum::<f64>().max(0.0);
+        }
+    } else {
+        let layout = Layout::new(&decision.placement, context, group.size_bytes);
+        let touches = FirstTouches::of(group);
+        let unit = group.affinity.page_bytes;
+        let cell_ns = |cell: &Cell, users: &[Cell]| {
+            let before = touches.toucher(cell.page).or(assumed);
+            let after = match &layout {
+                Some(layout) => Some(layout.holder(u64::from(cell.page) * unit + unit / 2)),
+                None => most_active(users).map(Holder::Thread),
+            };
+            cell.accesses() * change_ns(cell.thread, before, after)
+        };
+        let by_page = |a: &Cell, b: &Cell| a.page == b.page;
+        for users in group.affinity.cells.chunk_by(by_page) {
+            for cell in users {
+                used(cell.thread, cell_ns(cell, users));
+            }
+        }
+        initialised = initialisation
+            .iter()
+            .map(|cell| cell_ns(cell, &[]).max(0.0))
+            .sum();
+    }
     let threads = of_threads.len().max(1) as f64;
     let most = of_threads.into_values().fold(0.0, f64::max);
     let misses = super::model::misses_an_access(latency_ns, group);
@@ -190,6 +216,14 @@ pub(crate) fn slower_and_quicker_ns(
         runtime_scale * quicker / threads,
     ]
     .map(|ns| misses * ns)
+}
+
+/// Is an object's place that of its number among those of its call site?
+fn goes_by_number(placement: &Placement) -> bool {
+    matches!(
+        placement,
+        Placement::RoundRobin { .. } | Placement::ObjectBlocks { .. }
+    )
 }
 
 fn most_active(users: &[Cell]) -> Option<ThreadIndex> {
