@@ -149,7 +149,7 @@ mod tests {
                 "local rank 2 is in two groups",
             ),
             ("\"block\"", "\"blocks\"", 12, "blocks"),
-            ("policy", "polcy", 6, "unknown key `polcy`"),
+            ("policy", "policies", 6, "unknown key `policies`"),
             (
                 "version = 1\n",
                 "version = 1\npolicy = \"auto\"\n",
