@@ -26,7 +26,9 @@ macro_rules! pages {
             for entry in guide {
                 let name = entry.expect("an entry").file_name();
                 let page = format!("docs/guide/{}", name.to_string_lossy());
-                assert!([$($page),*].contains(&page.as_str()), "{page} has no test here");
+                // The queries beside them have a test of their own.
+                let is_page = page.ends_with(".md");
+                assert!(!is_page || [$($page),*].contains(&page.as_str()), "{page} has no test here");
             }
         }
     };

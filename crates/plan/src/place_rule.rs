@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(
             message("symbol:cvar=blok"),
             "--place 'symbol:cvar=blok': `blok` is not a placement; expected `block`, \
-             `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `round-robin`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `near:gpu0`, \
+             `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `round-robin`, `object-blocks:2000`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`, `node:1`, `near:gpu0`, \
              `thread:2` or `first-touch`; a rule is WHAT=WHERE, for example \
              'symbol:cvar=block-cyclic:20M'"
         );

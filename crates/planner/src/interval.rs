@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::auto::{self, Model, Times};
 use crate::context::{Context, Input};
-use crate::model_error::{MachineClass, ModelError};
+use crate::model_error::{ErrorSource, MachineClass, ModelError};
 use crate::parameters::Parameters;
 use crate::subject::{decisions_about, subject};
 
@@ -136,7 +136,12 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
             percent(found.model?.turns_below)
         ),
     };
-    if keep_what_loses_nothing(plan, input, parameters) {
+    // What was measured here counts for more than what is known of latencies.
+    let was_measured = found.doubt == Doubt::Model
+        && found
+            .model
+            .is_some_and(|model| model.source == ErrorSource::History);
+    if !was_measured && keep_what_loses_nothing(plan, input, parameters) {
         let times = Model::new(input, parameters)?.expected_times(plan);
         return Some(Ok(of_samples(plan, input, parameters, &times)));
     }
@@ -241,7 +246,7 @@ mod tests {
 
     use super::*;
     use crate::making::Samples;
-    use crate::{Analysis, ErrorSource, ModelErrors, Planner, Policy};
+    use crate::{Analysis, ModelErrors, Planner, Policy};
 
     /// What `check` finds in a program whose four threads use a block each of a grid that the main thread filled, of which
     /// each page and thread has so many samples at most.
