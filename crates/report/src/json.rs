@@ -14,11 +14,8 @@ use serde::Serialize;
 
 use self::pages::{PageForm, add_use, pages};
 use self::rounded::{rounded, whole_parts};
-use crate::{
-    Content, GroupBy, Locate,
-    name::{created, hot_frame},
-    trace::TraceForm,
-};
+use crate::name::{created, hot_frame};
+use crate::{Content, GroupBy, Locate, trace::TraceForm};
 
 /// What `report --json` prints: every object, thread and hot instruction.
 #[derive(Serialize, JsonSchema)]
@@ -320,29 +317,27 @@ pub fn json(content: &Content, rows: usize, by: GroupBy, locate: &mut impl Locat
 }
 
 fn threads<'a>(attribution: &Attribution, tables: &'a Tables) -> Vec<Thread<'a>> {
-    let threads = attribution.threads.iter().zip(&tables.threads);
-    let threads = threads
-        .zip(created(&tables.threads))
-        .filter(|(_, created)| *created > 0);
-    let thread =
-        |((totals, thread), created): ((&ThreadTotals, &'a nearpage_recording::Thread), u32)| {
-            let parts: Vec<f64> = totals.cpus.iter().map(|&(_, count)| count).collect();
-            let cpus = totals.cpus.iter().map(|&(cpu, _)| cpu.0);
-            let accesses = parts.iter().sum::<f64>().round() as u64;
-            let known = totals.loads.node_known + totals.stores.node_known;
-            Thread {
-                tid: thread.tid,
-                name: &thread.name,
-                created: Some(created).filter(|&created| created > 1),
-                accesses,
-                remote: ((totals.loads.remote + totals.stores.remote).round() as u64).min(accesses),
-                node_known: (known.round() as u64).min(accesses),
-                cost_ns: totals.loads.cost_ns + totals.stores.cost_ns,
-                remote_cost_ns: totals.loads.remote_cost_ns + totals.stores.remote_cost_ns,
-                cpus: cpus.zip(rounded(&parts)).collect(),
-            }
-        };
-    threads.map(thread).collect()
+    let created = created(&tables.threads);
+    let thread = |(number, totals): (usize, &ThreadTotals)| {
+        let (thread, created) = (tables.threads.get(number)?, created[number]);
+        let parts: Vec<f64> = totals.cpus.iter().map(|&(_, count)| count).collect();
+        let cpus = totals.cpus.iter().map(|&(cpu, _)| cpu.0);
+        let accesses = parts.iter().sum::<f64>().round() as u64;
+        let known = totals.loads.node_known + totals.stores.node_known;
+        (created > 0).then(|| Thread {
+            tid: thread.tid,
+            name: &thread.name,
+            created: (created > 1).then_some(created),
+            accesses,
+            remote: ((totals.loads.remote + totals.stores.remote).round() as u64).min(accesses),
+            node_known: (known.round() as u64).min(accesses),
+            cost_ns: totals.loads.cost_ns + totals.stores.cost_ns,
+            remote_cost_ns: totals.loads.remote_cost_ns + totals.stores.remote_cost_ns,
+            cpus: cpus.zip(rounded(&parts)).collect(),
+        })
+    };
+    let threads = attribution.threads.iter().enumerate();
+    threads.filter_map(thread).collect()
 }
 
 fn object<'a>(
