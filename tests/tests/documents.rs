@@ -49,6 +49,7 @@ pages! {
     other_tools: "docs/guide/other-tools.md",
     plan: "docs/guide/plan.md",
     simulate: "docs/guide/simulate.md",
+    sweeps: "docs/guide/sweeps.md",
     top: "docs/guide/top.md",
     trace: "docs/guide/trace.md",
 }
