@@ -124,7 +124,8 @@ def carrefour(pairs):
 def section(path, drawing):
     """Of a table of pairs, a file."""
     with open(path, newline="") as file:
-        lines = list(csv.DictReader(file))
+        # What `carrefour` is called in tables of before.
+        lines = [{column.replace("traffic", "carrefour"): value for column, value in line.items()} for line in csv.DictReader(file)]
     missing = [line for line in lines if line["missing"]]
     pairs = [line for line in lines if not line["missing"]]
     for pair in pairs:
