@@ -184,6 +184,9 @@ impl ProcessRules<'_> {
     /// those that are dealt to threads in shares are dealt anew then, if there are others than the plan has. The first of
     /// them comes next.
     pub fn count<'o>(&mut self, objects: impl Iterator<Item = (Origin<'o>, u64)>) {
+        if self.rules.iter().all(|rule| rule.objects == 0) {
+            return;
+        }
         for (origin, size_bytes) in objects {
             match origin {
                 Origin::Heap(allocation) => self.allocated(subject::HEAP, &allocation, size_bytes),

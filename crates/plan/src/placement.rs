@@ -124,6 +124,11 @@ impl Placement {
         }
     }
 
+    /// Is an object's place that of its number among those of its call site?
+    pub fn goes_by_number(&self) -> bool {
+        matches!(self, Self::RoundRobin { .. } | Self::ObjectBlocks { .. })
+    }
+
     /// Does it name threads, directly or through their team?
     pub fn names_threads(&self) -> bool {
         match self {

@@ -184,10 +184,7 @@ fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bo
     });
     let picks = |one: &&Decision| {
         let by_number = matches!(&one.subject, Subject::CallSite { order: Some(_), .. })
-            || matches!(
-                one.placement,
-                Placement::RoundRobin { .. } | Placement::ObjectBlocks { .. }
-            );
+            || one.placement.goes_by_number();
         by_number && !group.uses.is_empty()
     };
     let spots = match about.iter().flatten().any(picks) {

@@ -214,8 +214,9 @@ fn dealt(
     };
     let teams = context.teams().filter(|(_, threads)| threads.len() > 1);
     let shares = teams.map(|(team, threads)| (team, by_rule(threads)));
+    // Joined ones come last: of equal shares the first.
     shares
-        .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.len().cmp(&a.0.len())))
+        .reduce(|best, next| if next.1 > best.1 { next } else { best })
         .map(|(team, share)| (team.to_owned(), share))
 }
 

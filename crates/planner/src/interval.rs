@@ -141,7 +141,11 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
         && found
             .model
             .is_some_and(|model| model.source == ErrorSource::History);
+    let decisions = plan.decisions.len();
     if !was_measured && keep_what_loses_nothing(plan, input, parameters) {
+        if plan.decisions.len() == decisions {
+            return Some(Ok(found));
+        }
         let times = Model::new(input, parameters)?.expected_times(plan);
         return Some(Ok(of_samples(plan, input, parameters, &times)));
     }

@@ -144,13 +144,7 @@ fn instances_decided<'a, C: Count>(
     // Where decisions for the whole call site spread its objects, page by page is all that is known.
     let layout = decisions
         .first()
-        .filter(|decision| {
-            let of_instances = matches!(
-                decision.placement,
-                Placement::Whole(_) | Placement::RoundRobin { .. } | Placement::ObjectBlocks { .. }
-            );
-            !of_instances
-        })
+        .filter(|decision| !matches!(decision.placement, Placement::Whole(_)))
         .and_then(|decision| Layout::new(&decision.placement, context, group.size_bytes));
     match layout {
         Some(layout) => under_layout(context, group, &layout),

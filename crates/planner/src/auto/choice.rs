@@ -337,10 +337,8 @@ pub(super) fn later(group: &ObjectGroup, choice: &Choice, start: Start) -> Optio
         return None;
     };
     let same = decision.start == start
-        || matches!(
-            decision.placement,
-            Placement::Replicate | Placement::RoundRobin { .. } | Placement::ObjectBlocks { .. }
-        );
+        || decision.placement == Placement::Replicate
+        || decision.placement.goes_by_number();
     if same || group.affinity.initialisation.is_empty() {
         return None;
     }

@@ -167,7 +167,7 @@ pub(crate) fn slower_and_quicker_ns(
         *of_threads.entry(thread).or_default() += change_ns.max(0.0);
         quicker += (-change_ns).max(0.0);
     };
-    if goes_by_number(&decision.placement) {
+    if decision.placement.goes_by_number() {
         let all: f64 = group.uses.iter().map(|one| one.accesses).sum();
         for one in &group.uses {
             let object = context.tables.objects.get(one.object.0 as usize);
@@ -216,14 +216,6 @@ pub(crate) fn slower_and_quicker_ns(
         runtime_scale * quicker / threads,
     ]
     .map(|ns| misses * ns)
-}
-
-/// Is an object's place that of its number among those of its call site?
-fn goes_by_number(placement: &Placement) -> bool {
-    matches!(
-        placement,
-        Placement::RoundRobin { .. } | Placement::ObjectBlocks { .. }
-    )
 }
 
 fn most_active(users: &[Cell]) -> Option<ThreadIndex> {
