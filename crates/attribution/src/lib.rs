@@ -28,6 +28,7 @@ mod confidence;
 mod context;
 mod effort;
 mod error;
+mod evened;
 mod find;
 mod first_touches;
 mod groups;

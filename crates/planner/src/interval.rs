@@ -156,10 +156,6 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     )))
 }
 
-/// Of what a decision makes quicker, it may make so much slower for its sign to be beyond doubt: what is uncertain then is how
-/// much of the program's time its object is.
-const SLOWER_PART_MAX: f64 = 0.2;
-
 /// Leaves a plan the decisions that hardly make an access slower, each by itself: they have nothing to lose. False: there is
 /// none.
 fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Parameters) -> bool {
@@ -174,14 +170,10 @@ fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Paramete
         let &[at] = decisions_about(plan, &context, group, own.as_ref()).as_slice() else {
             continue;
         };
-        let [slower_ns, quicker_ns] = auto::slower_and_quicker_ns(
-            &context,
-            group,
-            &plan.decisions[at],
-            &timing.latency_ns,
-            parameters.runtime_scale,
-        );
-        is_kept[at] = quicker_ns > 0.0 && slower_ns <= SLOWER_PART_MAX * quicker_ns;
+        let decision = &plan.decisions[at];
+        let latency_ns = &timing.latency_ns;
+        is_kept[at] = auto::loses_nothing(&context, group, decision, latency_ns, parameters)
+            || auto::relieves_one_node(&context, group, decision, parameters);
     }
     let mut is_kept_too = is_kept.iter();
     plan.decisions.retain(|_| is_kept_too.next() == Some(&true));

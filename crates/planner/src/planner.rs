@@ -4,6 +4,7 @@
 //! Every command that shows a plan asks here, and gets a [`DecidedPlan`]: the same question has one answer, whoever asks
 //! it.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use nearpage_attribution::{Attribution, Confidence, Names, Sampling};
@@ -29,7 +30,8 @@ use crate::replay::{Replays, is_stripped};
 /// One recording on one machine: decides for its programs, and predicts what plans do.
 pub struct Planner<'a> {
     recording: &'a Recording,
-    attribution: &'a Attribution,
+    /// Of samples, with few heavy ones no more than they can tell.
+    attribution: Cow<'a, Attribution>,
     names: Names<'a>,
     machine: &'a Machine,
     assumed: Option<Assumed>,
@@ -78,7 +80,9 @@ impl<'a> Planner<'a> {
         let with_cpus = machine.nodes.iter().filter(|node| !node.cpus.is_empty());
         Self {
             recording,
-            attribution,
+            attribution: attribution
+                .evened()
+                .map_or(Cow::Borrowed(attribution), Cow::Owned),
             names: Names::new(&recording.tables, &attribution.objects),
             machine,
             assumed: machine.with_assumed_bandwidth(),
@@ -124,7 +128,7 @@ impl<'a> Planner<'a> {
     /// [`Error::NoThreads`].
     pub fn programs(&self) -> Result<Vec<Input<'_>>, Error> {
         let programs = Programs {
-            attribution: self.attribution,
+            attribution: &self.attribution,
             tables: &self.recording.tables,
             metadata: &self.recording.metadata,
         };
@@ -133,7 +137,7 @@ impl<'a> Planner<'a> {
             return Err(Error::NoThreads(self.recording.folder.clone()));
         }
         let input = |(pid, program): (u32, Program)| Input {
-            attribution: self.attribution,
+            attribution: &self.attribution,
             tables: &self.recording.tables,
             names: &self.names,
             machine: self.machine,

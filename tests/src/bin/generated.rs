@@ -224,7 +224,8 @@ fn table(trial: &Trial) -> String {
         "{:10} {:14} {:>6} {:>6} {:>5} {:>5} {:>5} {:>6} {:3} {:30} decision\n",
         "object", "kind", "lines", "score", "plan", "best", "touch", "other", "", "pattern"
     );
-    for (object, other) in trial.own.objects.iter().zip(&trial.other.objects) {
+    let objects = trial.own.objects.iter().zip(&trial.other.objects);
+    for (number, (object, other)) in objects.enumerate() {
         let [planned, best, touch] = object.local.map(|local| 100.0 * local);
         text += &format!(
             "{:10} {:14} {:5.1}% {:6.3} {planned:4.0}% {best:4.0}% {touch:4.0}% {:6.3} {} {:30} {}\n",
@@ -241,6 +242,12 @@ fn table(trial: &Trial) -> String {
             object.pattern,
             object.decision
         );
+        for again in trial.decided_otherwise(number) {
+            text += &format!(
+                "{:10} otherwise with {} samples: {}, {}\n",
+                "", again.samples, again.pattern, again.decision
+            );
+        }
     }
     let scores = [&trial.own, &trial.other].map(Judgement::score);
     let (size, team) = trial.program.other;
@@ -263,7 +270,7 @@ fn table(trial: &Trial) -> String {
             "; plan of both {own:.3}, {other:.3} at the other size, {third:.3} at a third (of the first alone {alone:.3})"
         );
     }
-    let (alike, of) = trial.decided_alike;
+    let (alike, of) = trial.decided_alike();
     if of > 0 {
         text += &format!("; {alike} of {of} objects decided alike");
     }

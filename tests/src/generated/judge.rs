@@ -45,7 +45,7 @@ pub struct JudgedObject {
     pub cost_share: f64,
     /// What is decided about it.
     pub decision: String,
-    /// The node that each page ends on, by the plan or by first touch.
+    /// The node that each page that is used ends on, by the plan or by first touch.
     pub homes: Vec<NodeId>,
     /// Share of lines on their thread's node: under the plan, at best, under first touch.
     pub local: [f64; 3],
@@ -229,6 +229,10 @@ impl Judge<'_> {
                 homes: self
                     .addresses(object, truth, setting)
                     .enumerate()
+                    .filter(|(unit, _)| {
+                        let mut threads = truth.unit(*unit as u64).iter();
+                        threads.any(|one| one.fetched > 0)
+                    })
                     .map(|(unit, address)| {
                         let first = self.nodes[truth.initialiser(unit as u64)];
                         self.placed.node(address).unwrap_or(first)

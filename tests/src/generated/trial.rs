@@ -1,6 +1,5 @@
 //! One program recorded, planned and judged: as recorded, at another size with another team, by both, and again.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -36,8 +35,8 @@ pub struct Trial {
     pub other: Judgement,
     /// The plan of both recordings; none where it was not asked for.
     pub both: Option<OfBoth>,
-    /// Objects of which as much is decided in all recordings, and all that count; 0 of a single recording.
-    pub decided_alike: (u64, u64),
+    /// As it was recorded, under the plans of further recordings.
+    pub again: Vec<Judgement>,
 }
 
 impl Trial {
@@ -111,28 +110,36 @@ impl Trial {
                 ..setting
             };
             again.push(judge(&program, &run, &plan, setting)?);
-            fs::remove_dir_all(run.folder().join(&name))?;
         }
-        let alike = |(number, object): &(usize, &JudgedObject)| {
-            let mut others = again.iter().map(|one| &one.objects[*number]);
-            others.all(|other| object.is_decided_as(other))
-        };
-        let counted = own.objects.iter().enumerate();
-        let counted = counted.filter(|(_, object)| object.cost_share >= COST_MIN);
-        let decided_alike = match again.is_empty() {
-            true => (0, 0),
-            false => (
-                counted.clone().filter(alike).count() as u64,
-                counted.count() as u64,
-            ),
-        };
         Ok(Self {
             program,
             own,
             other,
             both,
-            decided_alike,
+            again,
         })
+    }
+
+    /// Objects of which as much is decided in all recordings, and all that count; 0 of a single recording.
+    pub fn decided_alike(&self) -> (u64, u64) {
+        if self.again.is_empty() {
+            return (0, 0);
+        }
+        let counted = self.own.objects.iter().enumerate();
+        let counted = counted.filter(|(_, object)| object.cost_share >= COST_MIN);
+        let alike =
+            |(number, _): &(usize, &JudgedObject)| self.decided_otherwise(*number).is_empty();
+        (
+            counted.clone().filter(alike).count() as u64,
+            counted.count() as u64,
+        )
+    }
+
+    /// The object of that number in the further recordings in which something else is decided about it.
+    pub fn decided_otherwise(&self, number: usize) -> Vec<&JudgedObject> {
+        let own = &self.own.objects[number];
+        let others = self.again.iter().map(|one| &one.objects[number]);
+        others.filter(|other| !own.is_decided_as(other)).collect()
     }
 
     /// As a line of a file of results.
@@ -159,7 +166,7 @@ impl Trial {
                 "planned": both.planned.iter().map(judgement).collect::<Vec<_>>(),
                 "third_of_first": judgement(&both.third_of_first),
             })),
-            "decided_alike": [self.decided_alike.0, self.decided_alike.1],
+            "decided_alike": self.decided_alike(),
         })
     }
 }

@@ -10,6 +10,7 @@ use super::choice::{Kind, placements};
 use super::object_alternatives::{
     Object, ObjectAlternatives, STARTS_LATER, may_save, unmatched_memory,
 };
+use super::preference::Preference;
 use crate::context::{Context, Input};
 use crate::group::worth_deciding;
 use crate::parameters::{Parameters, Policy};
@@ -245,6 +246,32 @@ impl<'a> Alternatives<'a> {
     /// Share of an object's accesses that a choice makes local, where that is known.
     pub(super) fn local_share(&self, object: usize, choice: usize) -> Option<f64> {
         self.objects[object].choices[choice].local_share
+    }
+
+    /// What an object's structure speaks for.
+    pub(super) fn preference(&self, object: usize) -> Option<Preference> {
+        self.objects[object].preference
+    }
+
+    /// Has a selection the placement for an object that its structure speaks for, which loses nothing?
+    pub(super) fn loses_nothing(&self, selection: &Selection, object: usize) -> bool {
+        self.preference(object)
+            .is_some_and(|one| one.loses_nothing && one.choice == selection.choice(object))
+    }
+
+    /// Of a selection's placements, those that lose nothing.
+    pub(super) fn without_risk(&self, selection: &Selection) -> Selection {
+        let of = |object: usize| match self.loses_nothing(selection, object) {
+            true => selection.choice(object),
+            false => 0,
+        };
+        Selection((0..self.objects.len()).map(of).collect())
+    }
+
+    /// What the structure of each object speaks for.
+    pub(super) fn preferred(&self) -> Selection {
+        let of = |object: &Object| object.preference.map_or(0, |one| one.choice);
+        Selection(self.objects.iter().map(of).collect())
     }
 
     /// Is a choice by a pattern, which its samples are enough for, or to leave the object alone?

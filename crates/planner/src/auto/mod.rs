@@ -17,6 +17,10 @@
 //! judged by: each page is taken to owe one sample to chance, so that pages with a sample each, which
 //! runs would suit perfectly, are left alone.
 //!
+//! Where samples alone tell of accesses, an object's structure comes first (`preference`): a placement by its pattern that makes
+//! hardly an access slower is kept whatever part of the time the object is, and gives way only to what is quicker by more than
+//! times of samples are known. Two recordings of one program then give the same plan, though their times differ.
+//!
 //! Another input has another size, and a plan is judged as if it were there, too (`inputs`): placements
 //! that have a size of their own (page runs, block-cyclic) are passed over where they would cost more than a
 //! share of what they save if the object's pattern did not grow as they do, compared with leaving it alone and, of
@@ -61,12 +65,13 @@ mod inputs;
 mod margins;
 mod model;
 mod object_alternatives;
+mod preference;
 mod unmatched;
 
 pub use alternatives::{Alternatives, Selection};
-pub(crate) use inputs::slower_and_quicker_ns;
 pub use margins::Margins;
 pub use model::Model;
+pub(crate) use preference::{loses_nothing, relieves_one_node};
 pub(crate) use unmatched::may_be_unmatched;
 
 use margins::{least, trusted};
@@ -251,13 +256,25 @@ impl<J: Judge> Judged<'_, '_, J> {
                 let all: Vec<Selection> = choices.iter().map(with).collect();
                 let times = self.trusted_ns(object, &all)?;
                 let at = least(&times, 0.0);
+                if let Some(preferred) = self.preferred_ns(object, &all, &times)? {
+                    let (chosen, chosen_ns) = preferred;
+                    let error = alternatives.sampling_error_ns(object, choices[at]);
+                    let margin = PREFERRED_MARGIN * times[0] + error;
+                    let keeps = chosen_ns <= times[at] + margin;
+                    selection = if keeps { chosen } else { all[at].clone() };
+                    continue;
+                }
                 let (best, best_ns) = (choices[at], times[at]);
                 let error = alternatives.sampling_error_ns(object, best);
                 let error = match margins.of_samples {
                     true => error.max(alternatives.sampling_error(object) * (times[0] - best_ns)),
                     false => error,
                 };
-                let margin = margins.object * times[0] + error;
+                let share = match margins.of_samples {
+                    true => SAMPLED_MARGIN,
+                    false => margins.object,
+                };
+                let margin = share * times[0] + error;
                 let quickest = least(&times, margin);
                 selection = all[self.more_local(object, &choices, &times, quickest)].clone();
             }
@@ -266,6 +283,26 @@ impl<J: Judge> Judged<'_, '_, J> {
             }
         }
         Ok(selection)
+    }
+
+    /// The selection with what an object's structure speaks for, where that is to be trusted, and its time; `all` are the
+    /// selections with its other choices, the first of which leaves it alone.
+    fn preferred_ns(
+        &mut self,
+        object: usize,
+        all: &[Selection],
+        trusted_ns: &[f64],
+    ) -> Result<Option<(Selection, f64)>, J::Error> {
+        let Some(preference) = self.alternatives.preference(object) else {
+            return Ok(None);
+        };
+        let chosen = all[0].with(object, preference.choice);
+        let time_ns = self.times_ns(std::slice::from_ref(&chosen))?[0];
+        let has_size = self.alternatives.has_size(object, preference.choice);
+        let at = all.iter().position(|one| *one == chosen);
+        let is_trusted = !has_size || at.is_some_and(|at| trusted_ns[at].is_finite());
+        let is_close = is_trusted && time_ns <= trusted_ns[0] * (1.0 + PREFERRED_LOSS);
+        Ok((preference.loses_nothing || is_close).then_some((chosen, time_ns)))
     }
 
     /// Of an object's choices the one that a pattern makes most local, where it takes about as long as the quickest and
@@ -363,18 +400,22 @@ impl<J: Judge> Judged<'_, '_, J> {
             let planned_ns = self.times_ns(std::slice::from_ref(&selection))?[0];
             let resized_ns = self.resized_ns(std::slice::from_ref(&selection))?[0];
             let saved_ns = first_touch_ns - planned_ns;
+            let safe = alternatives.without_risk(&selection);
+            if selection == safe {
+                return Ok(selection);
+            }
             if saved_ns <= margins.plan * first_touch_ns {
-                return Ok(alternatives.nothing());
+                return Ok(safe);
             }
             let fits_other_sizes = resized_ns <= first_touch_ns;
             if fits_other_sizes && saved_ns > slower_ns(&selection) {
                 return Ok(selection);
             }
             // Without the decision that costs most with another size, or that has least to show for what it makes slower.
-            let mut least = (f64::INFINITY, alternatives.nothing());
+            let mut least = (f64::INFINITY, safe.clone());
             for &object in decided
                 .iter()
-                .filter(|&&object| selection.choice(object) != 0)
+                .filter(|&&object| selection.choice(object) != safe.choice(object))
             {
                 let without = selection.with(object, 0);
                 let left_ns = if fits_other_sizes {
@@ -415,6 +456,14 @@ const RESIZED_PATTERN: f64 = 2.0;
 /// choice by this share of the program's time: what queues cost is known less surely than what distance does.
 const LOCAL_TIME: f64 = 0.003;
 const LOCAL_SHARE: f64 = 0.02;
+
+/// Another choice than what an object's structure speaks for has to be quicker by so much of the program's time, and what
+/// may lose something may not be slower than leaving the object alone by more.
+const PREFERRED_MARGIN: f64 = 0.03;
+const PREFERRED_LOSS: f64 = 0.02;
+
+/// What samples say of an object whose structure speaks for nothing has to save so much of the program's time.
+const SAMPLED_MARGIN: f64 = 0.01;
 
 /// What a decision about the heap that `brk` extends may cost of what it saves, with an input of another size: it is
 /// another size with most.
@@ -460,7 +509,13 @@ pub fn choose_within<J: Judge>(
         return Ok(None);
     };
     let mut decided: Vec<usize> = alternatives.costliest().take(objects_max).collect();
-    let one_by_one = judged.one_by_one(alike, &decided)?;
+    let preferred = alternatives.preferred();
+    let start = if preferred == nothing {
+        alike
+    } else {
+        preferred
+    };
+    let one_by_one = judged.one_by_one(start, &decided)?;
     let with_rest = judged.with_rest(one_by_one, &decided, first_touch_ns)?;
     decided.extend(alternatives.rest());
     let selection = judged.without_losses(with_rest, &decided, first_touch_ns)?;

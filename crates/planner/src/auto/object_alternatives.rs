@@ -8,6 +8,7 @@ use super::choice::{
     Choice, REPLICATED_STORES_MAX, choices, copies_of_code, later, least_and_most_ns, left,
     next_touch, next_use,
 };
+use super::preference::{Preference, preferred};
 use super::{inputs, unmatched};
 use crate::context::Context;
 use crate::group::first_touched;
@@ -25,6 +26,8 @@ pub(crate) struct Object {
     pub at_once: usize,
     /// By choice: the one that it would become.
     pub resized: Vec<usize>,
+    /// What its structure speaks for, where samples alone tell of its accesses.
+    pub(super) preference: Option<Preference>,
     /// Leaves it to first touch where unmatched memory is placed, or the heap around it, of which it would be a part otherwise.
     pub apart: Option<Decision>,
     /// It is from the heap.
@@ -85,6 +88,10 @@ impl ObjectAlternatives {
             return Self::Left(apart.map(|apart| (apart, is_of_heap)));
         }
         let at_once = choices.len();
+        let preference = match of_samples {
+            true => preferred(context, group, &choices, latency_ns, parameters),
+            false => None,
+        };
         let mut choices = with_later(choices, group, starts(parameters, of_samples));
         let resized = match parameters.same_input {
             true => (0..choices.len()).collect(),
@@ -99,6 +106,7 @@ impl ObjectAlternatives {
             samples: samples(group),
             at_once,
             resized,
+            preference,
             choices,
             apart,
             is_of_heap,
@@ -212,6 +220,7 @@ pub(super) fn unmatched_memory(
         at_once,
         // It goes to nodes or to who uses it next: nothing with a size.
         resized: (0..choices.len()).collect(),
+        preference: None,
         choices,
         apart: None,
         is_of_heap: false,

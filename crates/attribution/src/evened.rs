@@ -1,0 +1,140 @@
+//! Accesses of which a few heavy samples do not drown the others.
+//!
+//! A sampler that begins fast and slows down takes most of its samples early, and the few of the rest of the run weigh as much as
+//! all of those: of two hundred samples of an object ten may stand for nine tenths of its accesses. Sums by weight are right on
+//! the average, and of one recording as uncertain as if there were those ten alone. Sums of samples, whatever they weigh, are as
+//! sure as two hundred, and wrong where a program does other things later than at first. Between the two lies the geometric mean
+//! of weight and number, which is taken here for how an object's accesses divide over its pages and threads. How many accesses an
+//! object has, and how many initialise it, is left as it is.
+
+use std::collections::BTreeMap;
+
+use nearpage_recording::ThreadIndex;
+
+use crate::affinity::{Attribution, Cell, ObjectGroup};
+
+impl Attribution {
+    /// The same with each object's accesses divided over pages, threads and instances by the geometric mean of weights and
+    /// numbers of samples; none where all samples weigh the same already, as in a trace.
+    #[must_use]
+    pub fn evened(&self) -> Option<Self> {
+        if !self.objects.iter().any(is_uneven) {
+            return None;
+        }
+        let mut evened = self.clone();
+        for group in evened.objects.iter_mut().filter(|group| is_uneven(group)) {
+            even(group);
+        }
+        Some(evened)
+    }
+}
+
+/// Weights of one object's samples differ by no more than this where they are the same but for rounding.
+const ROUNDING: f64 = 0.01;
+
+fn is_uneven(group: &ObjectGroup) -> bool {
+    let affinity = &group.affinity;
+    let of_cells = |cells: &[Cell]| {
+        let weights = cells.iter().filter(|cell| cell.samples > 0.0);
+        let weights = weights.map(|cell| cell.accesses() / f64::from(cell.samples));
+        let [least, most] = weights.fold([f64::INFINITY, 0.0], |[least, most], weight| {
+            [weight.min(least), weight.max(most)]
+        });
+        most > least * (1.0 + ROUNDING)
+    };
+    of_cells(&affinity.cells) || of_cells(&affinity.initialisation)
+}
+
+fn even(group: &mut ObjectGroup) {
+    let mut before: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
+    let mut after: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
+    let affinity = &mut group.affinity;
+    for cells in [&mut affinity.cells, &mut affinity.initialisation] {
+        for cell in cells.iter() {
+            *before.entry(cell.thread).or_default() += cell.accesses();
+        }
+        even_cells(cells);
+        for cell in cells.iter() {
+            *after.entry(cell.thread).or_default() += cell.accesses();
+        }
+    }
+    for (thread, loads, stores, _) in &mut group.threads {
+        if let (Some(&before), Some(&after)) = (before.get(thread), after.get(thread))
+            && before > 0.0
+        {
+            *loads *= after / before;
+            *stores *= after / before;
+        }
+    }
+    let uses = group.uses.iter().map(|one| (one.accesses, one.samples));
+    let factors = factors(&uses.collect::<Vec<_>>());
+    for (one, factor) in group.uses.iter_mut().zip(factors) {
+        one.accesses *= factor;
+        one.cost_ns *= factor;
+    }
+    let cells = affinity.cells.iter().chain(&affinity.initialisation);
+    let (mut squares, mut sum) = (0.0, 0.0);
+    for cell in cells.filter(|cell| cell.samples > 0.0) {
+        squares += cell.accesses() * cell.accesses() / f64::from(cell.samples);
+        sum += cell.accesses();
+    }
+    if sum > 0.0 {
+        affinity.sample_weight = squares / sum;
+    }
+}
+
+fn even_cells(cells: &mut [Cell]) {
+    let counted = cells.iter();
+    let counted = counted.map(|cell| (cell.accesses(), f64::from(cell.samples)));
+    let factors = factors(&counted.collect::<Vec<_>>());
+    for (cell, factor) in cells.iter_mut().zip(factors) {
+        cell.loads *= factor as f32;
+        cell.stores *= factor as f32;
+        cell.cost_ns *= factor as f32;
+    }
+}
+
+/// What accesses are multiplied by, of accesses and their samples: their sum stays.
+fn factors(counted: &[(f64, f64)]) -> Vec<f64> {
+    let mean = |&(accesses, samples): &(f64, f64)| (accesses * samples).sqrt();
+    let all: f64 = counted.iter().map(|one| one.0).sum();
+    let means: f64 = counted.iter().map(mean).sum();
+    let factor = |one: &(f64, f64)| match one.0 > 0.0 && means > 0.0 {
+        true => mean(one) / one.0 * all / means,
+        false => 1.0,
+    };
+    counted.iter().map(factor).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::factors;
+
+    #[test]
+    fn a_heavy_sample_counts_by_the_root_of_its_weight() {
+        // A hundred samples of weight 1, and one as heavy as all of them.
+        let found = factors(&[(100.0, 100.0), (100.0, 1.0)]);
+        let [light, heavy] = [100.0 * found[0], 100.0 * found[1]];
+        assert!((heavy / light - 0.1).abs() < 1e-9, "{heavy} {light}");
+        assert!((heavy + light - 200.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn samples_of_one_weight_stay_as_they_are() {
+        assert_eq!(factors(&[(10.0, 2.0), (5.0, 1.0), (20.0, 4.0)]), [1.0; 3]);
+        assert_eq!(factors(&[(0.0, 0.0)]), [1.0]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_stays(counted in prop::collection::vec((0.0f64..1e9, 1.0f64..100.0), 1..20)) {
+            let factors = factors(&counted);
+            let sum = |all: &mut dyn Iterator<Item = f64>| all.sum::<f64>();
+            let before = sum(&mut counted.iter().map(|one| one.0));
+            let after = sum(&mut counted.iter().zip(&factors).map(|(one, factor)| one.0 * factor));
+            prop_assert!((after - before).abs() <= 1e-9 * before.max(1.0), "{before} {after}");
+        }
+    }
+}
