@@ -24,8 +24,8 @@ use crate::group::{first_touched, worth_deciding};
 use crate::holder::{Holder, Layout, of_instance};
 use crate::instances::picks;
 use crate::parameters::{Parameters, Policy};
+use crate::placed_accesses::{Placing, placed_accesses};
 use crate::subject::{decisions_about, subject};
-use crate::under::{Fate, under};
 
 /// Share of an object's pages, or instances, that two plans have in the same place if they decide the same.
 const SAME_PLACE: f64 = 0.95;
@@ -124,7 +124,8 @@ fn stands(
         return true;
     }
     let local = |group: &ObjectGroup, decisions: &[&Decision]| {
-        let found = under::<Tally>(context, group, Fate::Decided(decisions), parameters);
+        let found =
+            placed_accesses::<Tally>(context, group, Placing::Decided(decisions), parameters);
         found.map_or(0.0, |(_, tally)| tally.local)
     };
     let of_others =

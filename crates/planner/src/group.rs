@@ -13,7 +13,7 @@ use crate::first_touch::FirstTouches;
 use crate::holder::Layout;
 use crate::instances::{self, DealtInstances, Instances};
 use crate::parameters::{Parameters, Policy};
-use crate::under::{Fate, under};
+use crate::placed_accesses::{Placing, placed_accesses};
 use crate::{interleave, object};
 
 /// Has the process accesses to a group that matter, and pages?
@@ -236,7 +236,7 @@ pub(crate) fn first_touched(
     parameters: &Parameters,
 ) -> Decision {
     let mut decision = decided(context, group, subject, Placement::FirstTouch, KEPT_APART);
-    let found = under::<Tally>(context, group, Fate::Decided(&[]), parameters);
+    let found = placed_accesses::<Tally>(context, group, Placing::Decided(&[]), parameters);
     decision.effect.local_after = found.map_or(0.0, |(_, found)| found.local_share());
     decision
 }

@@ -14,7 +14,6 @@ use nearpage_recording::Recording;
 
 use crate::analysis::Analysis;
 use crate::auto::{Model, Times};
-use crate::carried::carried;
 use crate::confidence::{Tested, leave_doubtful, tested};
 use crate::context::{Context, Input};
 use crate::decide::decide;
@@ -26,6 +25,7 @@ use crate::parameters::{Parameters, Policy};
 use crate::prediction::{Prediction, predict};
 use crate::programs::Programs;
 use crate::replay::{Replays, is_stripped};
+use crate::translated::translated;
 
 /// One recording on one machine: decides for its programs, and predicts what plans do.
 pub struct Planner<'a> {
@@ -298,14 +298,16 @@ impl<'a> Planner<'a> {
         replays: Option<&mut Replays<'_>>,
         known: Option<Uncertainty>,
     ) -> Result<DecidedPlan, Error> {
-        let carried = is_of_other_run(&plan, input).then(|| carried(&plan, input));
-        let carried = carried.transpose()?;
-        let here = carried.as_ref().map_or(&plan, |carried| &carried.plan);
+        let translated = is_of_other_run(&plan, input).then(|| translated(&plan, input));
+        let translated = translated.transpose()?;
+        let here = translated
+            .as_ref()
+            .map_or(&plan, |translated| &translated.plan);
         let mut prediction = predict(here, input);
-        let known = known.filter(|_| carried.is_none());
+        let known = known.filter(|_| translated.is_none());
         let times = self.times(&plan, here, input, parameters, replays, known)?;
-        if let Some(carried) = &carried {
-            carried.name_decisions(&plan, &mut prediction);
+        if let Some(translated) = &translated {
+            translated.name_decisions(&plan, &mut prediction);
         }
         let time = times.map(|(by, [recorded, scaled], uncertainty)| PlanTime {
             by,

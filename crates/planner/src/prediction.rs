@@ -15,8 +15,8 @@ use crate::first_touch::FirstTouchBasis;
 use crate::holder::Layout;
 use crate::interleave;
 use crate::parameters::Parameters;
+use crate::placed_accesses::{Placing, placed_accesses};
 use crate::subject::{decisions_about, subject};
-use crate::under::{Fate, under};
 
 /// How accesses fare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
@@ -159,11 +159,11 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
         };
         let about: Vec<&Decision> = decisions.iter().map(|&at| &plan.decisions[at]).collect();
         let fates = [
-            Fate::Decided(&[]),
-            Fate::Spread(&spread),
-            Fate::Decided(&about),
+            Placing::Decided(&[]),
+            Placing::Spread(&spread),
+            Placing::Decided(&about),
         ];
-        let under = |fate| under::<Tally>(&context, group, fate, &parameters);
+        let under = |fate| placed_accesses::<Tally>(&context, group, fate, &parameters);
         let [
             Some((basis, first_touch)),
             Some((_, spread)),

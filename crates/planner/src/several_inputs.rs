@@ -1,7 +1,7 @@
 //! Several recordings of one program with different inputs, or teams of different sizes: one plan that holds for all.
 //!
 //! One recording does not tell what of a pattern depends on the input: a block may be a share of the array, or have a
-//! fixed size; page runs may grow with the array, or have nothing to do with its size. So each plan is carried to the
+//! fixed size; page runs may grow with the array, or have nothing to do with its size. So each plan is translated to the
 //! other recordings as a run would carry it, and its time is predicted there. Object by object, the
 //! decision is taken that gives the least mean time over all recordings, each as a part of its time under first touch.
 
@@ -14,13 +14,13 @@ use serde::Serialize;
 
 use crate::analysis::Analysis;
 use crate::auto::Model;
-use crate::carried::carried;
 use crate::context::Input;
 use crate::decided::DecidedPlan;
 use crate::error::Error;
 use crate::parameters::{Parameters, Policy};
 use crate::planner::Planner;
 use crate::prediction::{Prediction, predict};
+use crate::translated::translated;
 
 /// Another decision about an object has to take so much less of the mean time.
 const GAIN_MIN: f64 = 0.01;
@@ -109,8 +109,8 @@ impl One<'_> {
         if is_own {
             return Ok((plan.clone(), (0..plan.decisions.len()).collect()));
         }
-        let carried = carried(plan, self.input)?;
-        Ok((carried.plan, carried.origins))
+        let translated = translated(plan, self.input)?;
+        Ok((translated.plan, translated.origins))
     }
 
     /// Predicted times under first touch, and under a plan in terms of this recording.

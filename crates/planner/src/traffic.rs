@@ -5,8 +5,8 @@ use nearpage_plan::{Decision, Plan};
 use crate::context::{Context, Input};
 use crate::effect::{Access, Count};
 use crate::parameters::Parameters;
+use crate::placed_accesses::{Placing, placed_accesses};
 use crate::prediction::Prediction;
-use crate::under::{Fate, under};
 
 /// Accesses by weight, `[CPU's node][memory's node]`, by position in the machine's nodes.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +69,8 @@ pub fn traffic(plan: &Plan, input: &Input, prediction: &Prediction) -> Traffic {
             (&mut traffic.first_touch, [].as_slice()),
             (&mut traffic.plan, &about),
         ] {
-            let flows = under::<Flows>(&context, group, Fate::Decided(decided), &parameters);
+            let flows =
+                placed_accesses::<Flows>(&context, group, Placing::Decided(decided), &parameters);
             if let Some((_, flows)) = flows {
                 flows.add_to(sums, object.accesses);
             }

@@ -14,7 +14,7 @@ use crate::holder::{Holder, Layout};
 use crate::instances::{self, Instances};
 use crate::interleave;
 use crate::parameters::{Parameters, Policy};
-use crate::under::{Fate, assumed_toucher, under};
+use crate::placed_accesses::{Placing, assumed_toucher, placed_accesses};
 
 /// A rule that may treat all objects alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,8 @@ pub(super) fn choices(
 ) -> Vec<Choice> {
     let local_share = |decisions: &[Decision]| {
         let decisions: Vec<&Decision> = decisions.iter().collect();
-        let found = under::<Tally>(context, group, Fate::Decided(&decisions), parameters);
+        let found =
+            placed_accesses::<Tally>(context, group, Placing::Decided(&decisions), parameters);
         found.map(|(_, tally)| tally.local_share())
     };
     let mut choices = vec![Choice {

@@ -20,7 +20,7 @@ use super::choice::Choice;
 use crate::context::Context;
 use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout, of_instance};
-use crate::under::assumed_toucher;
+use crate::placed_accesses::assumed_toucher;
 
 /// Another input is taken to be half as large again: 3 ÷ 2.
 const LARGER: (u64, u64) = (3, 2);

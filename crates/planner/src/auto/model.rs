@@ -18,8 +18,8 @@ use super::unmatched::may_be_unmatched;
 use super::{Judge, Margins, Times};
 use crate::context::{Context, Input};
 use crate::parameters::Parameters;
+use crate::placed_accesses::{Placing, placed_accesses};
 use crate::subject::{decisions_about, subject};
-use crate::under::{Fate, under};
 
 /// What the model leaves out (the order of accesses, barriers, misses that overlap) was found to be
 /// worth so much of the time; see papers/reproduction.md. What a sampled gain owes to what it makes slower is in the
@@ -89,7 +89,12 @@ impl<'a> Model<'a> {
     ) -> (Demand, f64) {
         let decisions: Vec<&Decision> = decisions.iter().collect();
         let mut demand = Demand::default();
-        let found = under::<Demand>(context, group, Fate::Decided(&decisions), &self.parameters);
+        let found = placed_accesses::<Demand>(
+            context,
+            group,
+            Placing::Decided(&decisions),
+            &self.parameters,
+        );
         if let Some((_, found)) = found {
             let misses = misses_an_access(self.contention.latency_ns(), group);
             demand.add_scaled(&found, misses);

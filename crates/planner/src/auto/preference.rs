@@ -14,7 +14,7 @@ use super::inputs::slower_and_quicker_ns;
 use crate::context::Context;
 use crate::effect::{Access, Count, Part};
 use crate::parameters::Parameters;
-use crate::under::{Fate, under};
+use crate::placed_accesses::{Placing, placed_accesses};
 
 /// The choice that an object's structure speaks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub(crate) fn relieves_one_node(
     if !is_shared(group) || !matches!(decision.placement, Placement::Interleave { .. }) {
         return false;
     }
-    let found = under::<ByMemory>(context, group, Fate::Decided(&[]), parameters);
+    let found = placed_accesses::<ByMemory>(context, group, Placing::Decided(&[]), parameters);
     let Some((_, ByMemory(by_memory))) = found else {
         return false;
     };

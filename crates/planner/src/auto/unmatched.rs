@@ -16,7 +16,7 @@ use crate::effect::{Tally, under_first_touch};
 use crate::instances::{self, Instances};
 use crate::interleave;
 use crate::parameters::Parameters;
-use crate::under::{Fate, under};
+use crate::placed_accesses::{Placing, placed_accesses};
 
 /// Can a group be part of unmatched memory? Stacks, code, and pages of files are not.
 pub(crate) fn may_be_unmatched(group: &ObjectGroup) -> bool {
@@ -144,7 +144,8 @@ fn decided(
             (&mut before, &[][..], is_known),
             (&mut after, &[&decision], true),
         ] {
-            let found = under::<Tally>(context, group, Fate::Decided(fate), parameters);
+            let found =
+                placed_accesses::<Tally>(context, group, Placing::Decided(fate), parameters);
             if let (Some((_, found)), true) = (found, counts) {
                 tally.add_scaled(found, 1.0);
             }

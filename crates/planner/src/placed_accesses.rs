@@ -13,7 +13,7 @@ use crate::parameters::Parameters;
 
 /// Where a group's pages go.
 #[derive(Clone, Copy)]
-pub(crate) enum Fate<'a> {
+pub(crate) enum Placing<'a> {
     /// Where decisions about it say; none: left to first touch.
     Decided(&'a [&'a Decision]),
     /// Spread over all nodes.
@@ -22,10 +22,10 @@ pub(crate) enum Fate<'a> {
 
 /// A group's accesses, those that initialise it included, and how first touch is known; none where
 /// nothing is known of who touches it.
-pub(crate) fn under<C: Count>(
+pub(crate) fn placed_accesses<C: Count>(
     context: &Context,
     group: &ObjectGroup,
-    fate: Fate,
+    fate: Placing,
     parameters: &Parameters,
 ) -> Option<(FirstTouchBasis, C)> {
     let by_instance = !matches!(
@@ -34,20 +34,20 @@ pub(crate) fn under<C: Count>(
     );
     if by_instance {
         let counts = match fate {
-            Fate::Spread(spread) => over_instances(context, group, |_, _| None, Some(spread)),
-            Fate::Decided(decisions) => instances_decided(context, group, decisions),
+            Placing::Spread(spread) => over_instances(context, group, |_, _| None, Some(spread)),
+            Placing::Decided(decisions) => instances_decided(context, group, decisions),
         };
         return Some((FirstTouchBasis::Assumed, counts));
     }
     let layout = match fate {
-        Fate::Spread(_) => None,
-        Fate::Decided(decisions) => decisions
+        Placing::Spread(_) => None,
+        Placing::Decided(decisions) => decisions
             .first()
             .and_then(|first| Layout::new(&first.placement, context, group.size_bytes)),
     };
     let layout = match fate {
-        Fate::Spread(spread) => Some(spread),
-        Fate::Decided(_) => layout.as_ref(),
+        Placing::Spread(spread) => Some(spread),
+        Placing::Decided(_) => layout.as_ref(),
     };
     let observed: Option<C> = under_first_touch(context, group);
     let basis = match observed {
@@ -64,7 +64,7 @@ pub(crate) fn under<C: Count>(
     };
     // What waits for the second thread is initialised where it is touched first.
     let waits = match fate {
-        Fate::Decided([first, ..]) => first.start != Start::Allocation,
+        Placing::Decided([first, ..]) => first.start != Start::Allocation,
         _ => false,
     };
     let initial = layout.filter(|_| !waits);

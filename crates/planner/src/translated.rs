@@ -22,14 +22,14 @@ use crate::prediction::Prediction;
 use crate::subject::subject;
 
 /// A plan in the terms of another recording.
-pub(crate) struct Carried {
+pub(crate) struct Translated {
     /// Its decisions are about objects of that recording, its owners are nodes.
     pub plan: Plan,
     /// By decision: the position of the plan's own decision.
     pub origins: Vec<usize>,
 }
 
-impl Carried {
+impl Translated {
     /// Names decisions and placements of a prediction of this as the plan itself does.
     pub fn name_decisions(&self, plan: &Plan, prediction: &mut Prediction) {
         for object in &mut prediction.objects {
@@ -50,14 +50,14 @@ struct Taken {
     pages: Vec<PlacedPages>,
 }
 
-/// Carries a plan to the recorded run of `input`. Phases, online migration and copies of code are left out.
+/// Translates a plan for the recorded run of `input`. Phases, online migration and copies of code are left out.
 ///
 /// # Errors
 /// The plan names nodes or teams that there are not.
-pub(crate) fn carried(plan: &Plan, input: &Input) -> Result<Carried, Error> {
+pub(crate) fn translated(plan: &Plan, input: &Input) -> Result<Translated, Error> {
     let context = Context::new(input);
     let taken = taken(plan, input, &context)?;
-    let mut found = Carried {
+    let mut found = Translated {
         plan: Plan {
             page_bytes: context.page_bytes,
             teams: context.plan_teams(),
@@ -99,7 +99,7 @@ fn of_group(
     taken: &HashMap<ObjectId, Taken>,
 ) -> Vec<(usize, Subject, Placement)> {
     let object = |id: &ObjectId| context.tables.objects.get(id.0 as usize);
-    let carried = |id: &ObjectId| {
+    let translated = |id: &ObjectId| {
         let (taken, object) = (taken.get(id)?, object(id)?);
         let placement = &plan.decisions[taken.decision].placement;
         let placement = on_nodes(placement, object, &taken.pages, context.page_bytes)?;
@@ -114,7 +114,7 @@ fn of_group(
         },
     ) = (by_instance, own)
     else {
-        let first = group.samples.iter().find_map(carried);
+        let first = group.samples.iter().find_map(translated);
         return first
             .into_iter()
             .map(|(at, _, placement)| (at, own.clone(), placement))
@@ -123,7 +123,7 @@ fn of_group(
     let mut used: Vec<ObjectId> = group.uses.iter().map(|one| one.object).collect();
     used.dedup();
     let of_one = |id: &ObjectId| {
-        let (at, object, placement) = carried(id)?;
+        let (at, object, placement) = translated(id)?;
         let allocator = object
             .thread
             .and_then(|thread| context.tables.threads.get(thread.0 as usize));
