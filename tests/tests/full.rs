@@ -492,6 +492,49 @@ fn what_is_executed_after_the_main_thread_has_ended_is_traced() {
     assert!(names.any(|name| name == "echo"), "{report:#}");
 }
 
+/// In each of three steps two threads that exist at a time.
+const ANEW: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+static volatile char *object;
+static void *use(void *part) {
+    for (long at = 0; at < 1 << 20; at += 64) object[((long)part << 20) + at]++;
+    return 0;
+}
+int main(void) {
+    object = calloc(2, 1 << 20);
+    for (int step = 0; step < 3; step++) {
+        pthread_t threads[2];
+        for (long part = 0; part < 2; part++) pthread_create(&threads[part], 0, use, (void *)part);
+        for (int part = 0; part < 2; part++) pthread_join(threads[part], 0);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn threads_created_anew_for_each_step_have_the_same_cpus_in_each() {
+    let case = Case::new("full_anew");
+    let source = case.write("anew.c", ANEW);
+    let mut compiler = case.command("cc");
+    compiler.args(["-pthread", "-o", "anew"]).arg(&source);
+    case.run(compiler).success();
+    let trace = "trace --machine flash-8 -q -o r -- ./anew".split(' ');
+    case.nearpage(trace).success();
+    let report = json(&case.nearpage(["report", "r", "--json"]).success());
+    let threads = report["threads"].as_array().unwrap();
+    let cpus: std::collections::BTreeSet<String> = threads
+        .iter()
+        .map(|thread| thread["cpus"].to_string())
+        .collect();
+    // The main thread and two others.
+    assert_eq!(cpus.len(), 3, "{cpus:?}");
+    assert!(
+        cpus.iter().all(|cpus| !cpus.contains([',', '-'])),
+        "{cpus:?}"
+    );
+}
+
 #[test]
 fn a_schedule_moves_threads_while_they_are_traced() {
     let case = Case::new("full schedule");

@@ -213,6 +213,7 @@ impl Thread {
                     sequence,
                     address: 0,
                 });
+                process.leave_place(self.place);
                 process.lockstep.remove(self.member, self.time());
             }
             EXECVE => {

@@ -24,6 +24,8 @@ pub struct Birth {
     pub tid: Option<u32>,
     /// Order of creation.
     pub number: u32,
+    /// Its place among the threads that run at a time: it has that place's CPU.
+    pub place: usize,
     /// Its place in the lockstep.
     pub member: Member,
     /// Number of the signal.
@@ -68,6 +70,8 @@ pub struct Process {
     /// A creator was told which thread it made, or that it made none.
     told: Condvar,
     threads_created: AtomicU32,
+    /// By place: has a thread that runs taken it?
+    places: Mutex<Vec<bool>>,
     /// Counters of threads that ended.
     totals: Mutex<Totals>,
 }
@@ -137,6 +141,7 @@ impl Process {
             births: Mutex::default(),
             told: Condvar::new(),
             threads_created: AtomicU32::new(0),
+            places: Mutex::default(),
             folder: folder.to_path_buf(),
             setup,
         })
@@ -147,11 +152,31 @@ impl Process {
         locked(&self.futexes)
     }
 
-    /// CPU position of the thread of that number.
-    pub fn cpu_of(&self, number: u32) -> usize {
+    /// CPU position of a thread in that place.
+    pub fn cpu_of(&self, place: usize) -> usize {
         let count = self.thread_cpus.len().max(1);
-        let cpu = self.thread_cpus.get(number as usize % count);
+        let cpu = self.thread_cpus.get(place % count);
         cpu.copied().unwrap_or(0)
+    }
+
+    /// The lowest place that no running thread has. A program that creates its threads anew for every step has them on the same
+    /// CPUs in each, as `run` pins them.
+    fn take_place(&self) -> usize {
+        let mut places = locked(&self.places);
+        let free = places.iter().position(|&is_taken| !is_taken);
+        let place = free.unwrap_or(places.len());
+        match free {
+            Some(place) => places[place] = true,
+            None => places.push(true),
+        }
+        place
+    }
+
+    /// A thread ends, and gives way to another.
+    pub fn leave_place(&self, place: usize) {
+        if let Some(is_taken) = locked(&self.places).get_mut(place) {
+            *is_taken = false;
+        }
     }
 
     /// A guest's CPU makes its first step that is traced.
@@ -160,7 +185,8 @@ impl Process {
         Birth {
             tid: None,
             number,
-            member: self.lockstep.add(self.cpu_of(number), time),
+            place: number as usize,
+            member: self.lockstep.add(self.cpu_of(number as usize), time),
             started_by: 0,
             ends_at: 0,
             time,
@@ -177,10 +203,12 @@ impl Process {
 
     fn new_birth(&self, started_by: u64, ends_at: u64, time: u64) -> Birth {
         let number = self.threads_created.fetch_add(1, Relaxed);
+        let place = self.take_place();
         Birth {
             tid: None,
             number,
-            member: self.lockstep.add(self.cpu_of(number), time),
+            place,
+            member: self.lockstep.add(self.cpu_of(place), time),
             started_by,
             ends_at,
             time,
@@ -222,6 +250,7 @@ impl Process {
             let birth = births.remove(place);
             drop(births);
             self.told.notify_all();
+            self.leave_place(birth.place);
             self.lockstep.remove(birth.member, birth.time);
         }
     }
@@ -300,6 +329,27 @@ pub(crate) mod tests {
             assert_eq!(process.born().ends_at, 0x100);
         });
         assert_eq!(process.born().number, 4, "nobody was asked for it either");
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
+
+    #[test]
+    fn a_thread_that_follows_one_that_ended_has_its_cpu() {
+        let folder = std::env::temp_dir().join(format!("nearpage-places-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("TMPDIR can be written to");
+        let setup = SETUP.replace(
+            "cpu_nodes 0\nthread_cpus 0\n",
+            "cpu_nodes 0 1 2\nthread_cpus 2 1 0\n",
+        );
+        let setup = Setup::parse(setup.leak()).expect("it is right");
+        let process = &Process::new(setup, &folder, 0).expect("TMPDIR can be written to");
+        let cpu = |birth: &Birth| process.cpu_of(birth.place);
+        let [main, first, second] = [0; 3].map(|_| process.new_birth(0, 0, 0));
+        assert_eq!([cpu(&main), cpu(&first), cpu(&second)], [2, 1, 0]);
+        process.leave_place(first.place);
+        process.leave_place(second.place);
+        let [next, last] = [0; 2].map(|_| process.new_birth(0, 0, 0));
+        assert_eq!([next.number, last.number], [3, 4]);
+        assert_eq!([cpu(&next), cpu(&last)], [1, 0]);
         std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 }

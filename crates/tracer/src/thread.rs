@@ -109,6 +109,8 @@ pub struct Thread {
     pub counters: [u64; COUNTERS],
     /// Order of creation.
     pub number: u32,
+    /// See [`Birth::place`].
+    pub place: usize,
     /// In the lockstep.
     pub member: Member,
     /// Address woken when it ends.
@@ -140,7 +142,7 @@ pub struct LeftOut {
 impl Thread {
     /// The calling host thread is that new thread; it may run when this returns.
     pub fn new(process: &'static Process, birth: &Birth) -> Option<Box<Self>> {
-        let position = process.cpu_of(birth.number);
+        let position = process.cpu_of(birth.place);
         let moves = process.setup.thread_moves.iter();
         let mut moves: Vec<(u64, usize)> = moves
             .filter(|step| step.thread == birth.number)
@@ -194,6 +196,7 @@ impl Thread {
             stream: Stream::new(&process.output, birth.number, turn.time)?,
             counters: [0; COUNTERS],
             number: birth.number,
+            place: birth.place,
             member: birth.member,
             ends_at: birth.ends_at,
             call: Default::default(),
