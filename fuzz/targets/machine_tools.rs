@@ -1,12 +1,12 @@
 #![no_main]
-//! What Memory Latency Checker and `numactl -H` print; a machine that is read must come back the same from what is
+//! What Memory Latency Checker, lmbench, `numactl -H`, `acpidump` and `iasl -d` print, and the firmware's table HMAT; a machine that is read must come back the same from what is
 //! written of it.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_machine::Machine;
 
-fuzz_target!(|text: &str| {
-    match Machine::from_tools(&[("fuzz.txt".to_owned(), text.to_owned())], "fuzz") {
+fuzz_target!(|data: &[u8]| {
+    match Machine::from_tools(&[("fuzz.txt".to_owned(), data.to_vec())], "fuzz") {
         Ok(machine) => {
             machine.to_text(80);
             machine.timing().ok();

@@ -166,21 +166,18 @@ impl MachineForm {
 /// A machine of what other tools printed, named after the first file.
 fn import(files: &[PathBuf]) -> anyhow::Result<Machine> {
     const BYTES_MAX: u64 = 16 << 20;
-    let mut texts = Vec::new();
+    let mut printed = Vec::new();
     for path in files {
-        let text =
+        let bytes =
             nearpage_files::read(path, BYTES_MAX).with_context(|| path.display().to_string())?;
-        texts.push((
-            path.display().to_string(),
-            String::from_utf8_lossy(&text).into_owned(),
-        ));
+        printed.push((path.display().to_string(), bytes));
     }
     let name = files.first().and_then(|path| path.file_stem());
     let name = name.map_or_else(
         || "imported".to_owned(),
         |name| name.to_string_lossy().into_owned(),
     );
-    Ok(Machine::from_tools(&texts, &name)?)
+    Ok(Machine::from_tools(&printed, &name)?)
 }
 
 /// `local`, a preset's name or a file.

@@ -28,7 +28,6 @@ mod interconnect;
 mod list;
 mod load;
 mod measure;
-mod mlc;
 mod moves;
 mod placement;
 mod presets;
@@ -36,6 +35,7 @@ mod sysfs;
 mod text;
 mod timing;
 mod toml_file;
+mod tools;
 mod tree;
 mod validate;
 

@@ -208,7 +208,7 @@ fn published_measurements_become_machines_and_the_model_predicts_their_curve() {
     let text = |name: &str| {
         (
             name.to_owned(),
-            std::fs::read_to_string(folder.join(name)).expect("text"),
+            std::fs::read(folder.join(name)).expect("text"),
         )
     };
     let xeon = Machine::from_tools(&[text("xeon-8269cy-snc2.txt")], "xeon").expect("reads");

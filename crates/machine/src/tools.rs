@@ -1,5 +1,5 @@
-//! Machines that Intel's Memory Latency Checker (`mlc`, versions 3.5 to 3.11) measured, and what
-//! `numactl -H` says of them.
+//! Machines as other tools print them: Intel's Memory Latency Checker (`mlc`, versions 3.5 to 3.11),
+//! lmbench's `lat_mem_rd`, `numactl -H`, and the firmware's ratings (`hmat.rs`).
 //!
 //! | here | there |
 //! | --- | --- |
@@ -7,29 +7,36 @@
 //! | read bandwidth | `Measuring Memory Bandwidths between nodes`: MB/s of 10^6 bytes |
 //! | `[[loaded_latency]]` | `Measuring Loaded Latencies`: of all nodes at once, each CPU on its own node's memory; a node has an equal share of the bandwidth |
 //! | notes | cache-to-cache latencies, which no model here uses |
+//! | latencies | `lat_mem_rd`'s, where `mlc` has none (`lmbench.rs`); the firmware's where neither has |
+//! | bandwidths of reads and writes, caches in front of memory | the firmware's, where `mlc` has none |
 //! | CPUs, memory, distances | `numactl -H`; without it each node with CPUs has one |
 //!
 //! The texts may be in one file or several, in any order, with other lines between.
 
+mod hmat;
+mod lmbench;
 mod sections;
 
-use crate::{CpuId, Error, LoadedLatency, Machine, Matrix, Node, NodeId, figures};
+use crate::{CpuId, Error, LoadedLatency, Machine, Matrix, MemoryCache, Node, NodeId, figures};
 
-use sections::{Numactl, Sections, Table};
+use hmat::Rated;
+use sections::{Numactl, Pairs, Sections, Table};
 
-/// Letters at most of all texts together: what the tools print has some ten thousand.
-const LETTERS_MAX: usize = 16 << 20;
+/// Bytes at most of all files together: what the tools print has some ten thousand.
+const BYTES_MAX: usize = 16 << 20;
+/// What can be read, for messages.
+const EXPECTED: &str = "expected what `mlc`, `lat_mem_rd`, `numactl -H`, `acpidump` or `iasl -d` prints, or the table /sys/firmware/acpi/tables/HMAT";
 
 impl Machine {
-    /// Reads what `mlc` and `numactl -H` printed: texts, each with its name for messages. The machine
+    /// Reads what other tools printed: files, each with its name for messages. The machine
     /// has the name `name`.
     ///
     /// # Errors
-    /// Texts without a matrix and without nodes, damaged tables, and machines that cannot be
+    /// Files without a matrix and without nodes, damaged tables, and machines that cannot be
     /// ([`Machine::validate`]).
-    pub fn from_tools(texts: &[(String, String)], name: &str) -> Result<Self, Error> {
+    pub fn from_tools(files: &[(String, Vec<u8>)], name: &str) -> Result<Self, Error> {
         let origin = || {
-            texts
+            files
                 .iter()
                 .map(|(origin, _)| origin.as_str())
                 .collect::<Vec<_>>()
@@ -40,24 +47,22 @@ impl Machine {
             line: 1,
             message: message.to_owned(),
         };
-        if texts.iter().map(|(_, text)| text.len()).sum::<usize>() > LETTERS_MAX {
-            return Err(whole(
-                "more than 16 MiB; expected what `mlc` or `numactl -H` prints",
-            ));
+        if files.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > BYTES_MAX {
+            return Err(whole(&format!("more than 16 MiB; {EXPECTED}")));
         }
         let mut sections = Sections::default();
-        for (origin, text) in texts {
+        for (origin, bytes) in files {
             sections
-                .read(text)
+                .read(bytes)
                 .map_err(|(line, message)| Error::Syntax {
                     origin: origin.clone(),
                     line,
                     message,
                 })?;
         }
-        let machine = machine(&sections, name).ok_or_else(|| {
-            whole("neither a matrix of `mlc` nor nodes of `numactl -H`; expected what one of them prints")
-        })?;
+        sections.lmbench.finish();
+        let machine = machine(&sections, name)
+            .ok_or_else(|| whole(&format!("no latencies, no bandwidths and no nodes; {EXPECTED}")))?;
         machine.validate().map_err(|fault| Error::Invalid {
             origin: origin(),
             fault,
@@ -66,44 +71,68 @@ impl Machine {
     }
 }
 
+/// Matrices of the tool that comes first: `mlc`, then `lat_mem_rd`, then the firmware's ratings.
+struct Tables {
+    latency_ns: Option<Table>,
+    read: Option<Table>,
+    write: Option<Table>,
+    /// Words for what they are of.
+    source: String,
+}
+
+impl Tables {
+    fn of(sections: &Sections) -> Self {
+        let measured = sections.random_latency.clone();
+        let measured = measured.or_else(|| sections.latency.clone());
+        let bandwidth = sections.bandwidth.clone();
+        let rated = sections.rated.as_ref();
+        let has_mlc = measured.is_some() || bandwidth.is_some();
+        let mlc = sections.version.as_ref();
+        let mlc = mlc.map(|version| format!("Memory Latency Checker {version}"));
+        let mlc = mlc.or_else(|| has_mlc.then(|| "Memory Latency Checker".to_owned()));
+        let latency = Table::of_pairs(&sections.lmbench.latency_ns);
+        let parts = [
+            mlc,
+            latency.is_some().then(|| "lmbench".to_owned()),
+            rated.map(|_| "the firmware's ratings (ACPI HMAT)".to_owned()),
+            sections.numactl.is_some().then(|| "numactl -H".to_owned()),
+        ];
+        let rated = |pairs: fn(&Rated) -> &Pairs| Table::of_pairs(pairs(rated?));
+        Self {
+            latency_ns: measured
+                .or(latency)
+                .or_else(|| rated(|rated| &rated.latency_ns)),
+            read: bandwidth.or_else(|| rated(|rated| &rated.read)),
+            write: rated(|rated| &rated.write),
+            source: parts.into_iter().flatten().collect::<Vec<_>>().join(" and "),
+        }
+    }
+}
+
 fn machine(sections: &Sections, name: &str) -> Option<Machine> {
-    let latency = sections
-        .random_latency
-        .as_ref()
-        .or(sections.latency.as_ref());
-    let tables = [latency, sections.bandwidth.as_ref()];
+    let tables = Tables::of(sections);
     let mut notes = Vec::new();
     let nodes = match &sections.numactl {
         Some(numactl) => numactl.nodes.clone(),
-        None => nodes_of(&tables, &mut notes)?,
+        None => nodes_of(&[&tables.latency_ns, &tables.read], &mut notes)?,
     };
     let mut machine = Machine::of_nodes(name.to_owned(), nodes);
-    machine.distance = sections
-        .numactl
-        .as_ref()
-        .and_then(|numactl: &Numactl| numactl.distance.clone());
-    machine.latency_ns = latency.and_then(|table| matrix(&machine, table, 1.0, &mut notes));
-    let bandwidth = sections.bandwidth.as_ref();
-    machine.bandwidth.read_bytes_per_s =
-        bandwidth.and_then(|table| matrix(&machine, table, 1e6, &mut notes));
+    machine.source = tables.source;
+    let numactl = sections.numactl.as_ref();
+    machine.distance = numactl.and_then(|numactl: &Numactl| numactl.distance.clone());
+    let mut of = |table: &Option<Table>, unit| matrix(&machine, table.as_ref()?, unit, &mut notes);
+    let latency_ns = of(&tables.latency_ns, 1.0);
+    let read_bytes_per_s = of(&tables.read, 1e6);
+    let write_bytes_per_s = of(&tables.write, 1e6);
+    machine.latency_ns = latency_ns;
+    machine.bandwidth.read_bytes_per_s = read_bytes_per_s;
+    machine.bandwidth.write_bytes_per_s = write_bytes_per_s;
     machine.loaded_latencies = loaded_latencies(&machine, sections, &mut notes);
-    let has = |is_there: bool, words: &'static str| is_there.then_some(words);
-    let mlc = sections
-        .version
-        .as_ref()
-        .map(|version| format!("Memory Latency Checker {version}"));
-    let mlc = mlc.or(latency
-        .or(bandwidth)
-        .map(|_| "Memory Latency Checker".to_owned()));
-    let parts = [
-        mlc,
-        has(sections.numactl.is_some(), "numactl -H").map(str::to_owned),
-    ];
-    machine.source = parts
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>()
-        .join(" and ");
+    if let Some(rated) = &sections.rated {
+        machine.memory_caches = memory_caches(&machine, rated);
+        notes.push("the firmware's numbers of proximity domains are taken for the nodes' numbers".to_owned());
+    }
+    notes.extend(sections.lmbench.notes.iter().cloned());
     notes.extend(sections.peaks.iter().map(|(kind, rate)| {
         format!(
             "all nodes together, {kind}: {}",
@@ -121,11 +150,24 @@ fn machine(sections: &Sections, name: &str) -> Option<Machine> {
     Some(machine)
 }
 
+/// Caches in front of the memory of nodes that are there.
+fn memory_caches(machine: &Machine, rated: &Rated) -> Vec<MemoryCache> {
+    let caches = rated.caches.iter().map(|&(node, level, size_bytes, line)| MemoryCache {
+        node,
+        level,
+        size_bytes,
+        line_bytes: (line > 0).then_some(line),
+    });
+    caches
+        .filter(|cache| machine.position(cache.node).is_some())
+        .collect()
+}
+
 /// Nodes as the matrices have them: those with a row have CPUs.
-fn nodes_of(tables: &[Option<&Table>], notes: &mut Vec<String>) -> Option<Vec<Node>> {
+fn nodes_of(tables: &[&Option<Table>], notes: &mut Vec<String>) -> Option<Vec<Node>> {
     let mut ids: Vec<NodeId> = Vec::new();
     let mut with_cpus: Vec<NodeId> = Vec::new();
-    for table in tables.iter().flatten() {
+    for table in tables.iter().copied().flatten() {
         ids.extend(&table.columns);
         ids.extend(table.rows.iter().map(|(id, _)| id));
         with_cpus.extend(table.rows.iter().map(|(id, _)| id));

@@ -1,12 +1,19 @@
-//! The tables in what `mlc` and `numactl -H` print.
+//! The tables in what `mlc`, `numactl -H`, `lat_mem_rd`, `acpidump` and `iasl -d` print.
 
+use std::collections::BTreeMap;
+
+use super::hmat::{self, Rated};
+use super::lmbench::Runs;
 use crate::{CpuId, CpuList, Node, NodeId, Number};
 
 /// Where a text is wrong: its line and what is wrong there.
-type Problem = (usize, String);
+pub(super) type Problem = (usize, String);
+
+/// Figures by the CPU's and the memory's node.
+pub(super) type Pairs = BTreeMap<(NodeId, NodeId), f64>;
 
 /// Nodes at most: what the kernel can be configured for.
-const NODES_MAX: usize = 1024;
+pub(super) const NODES_MAX: usize = 1024;
 /// Points of a curve at most; `mlc` prints 19.
 const POINTS_MAX: usize = 10_000;
 /// Lines of cache-to-cache latencies at most.
@@ -44,6 +51,8 @@ pub(super) struct Sections {
     /// In words.
     pub cache_to_cache: Vec<String>,
     pub numactl: Option<Numactl>,
+    pub rated: Option<Rated>,
+    pub lmbench: Runs,
 }
 
 /// The section that a line is in.
@@ -57,11 +66,21 @@ enum At {
     Loaded,
     CacheToCache,
     Distances,
+    LatMemRd,
 }
 
 impl Sections {
-    /// Adds the tables of a text.
-    pub fn read(&mut self, text: &str) -> Result<(), Problem> {
+    /// Adds what a file has: the firmware's table, or texts.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), Problem> {
+        if hmat::is_table(bytes) {
+            self.rated = Some(hmat::table(bytes).map_err(|message| (1, message))?);
+            return Ok(());
+        }
+        self.read_text(&String::from_utf8_lossy(bytes))
+    }
+
+    fn read_text(&mut self, text: &str) -> Result<(), Problem> {
+        let mut hmat = hmat::Text::default();
         let mut at = At::Nothing;
         let mut transfers = Transfers::default();
         let mut distances = Table::default();
@@ -81,6 +100,16 @@ impl Sections {
             } else if let Some(section) = section(text.trim()) {
                 at = section;
                 self.clear(at);
+            } else if words.first().is_some_and(|word| word.starts_with('"')) {
+                // A heading of lmbench's.
+                at = match text.starts_with("\"stride=") {
+                    true => At::LatMemRd,
+                    false => At::Nothing,
+                };
+            } else if self.lmbench.command(&words).map_err(wrong)? {
+                at = At::Nothing;
+            } else if hmat.line(text).map_err(wrong)? {
+                at = At::Nothing;
             } else if words.first() == Some(&"node")
                 && words.len() > 2
                 && self.numactl_line(&words).map_err(wrong)?
@@ -89,8 +118,11 @@ impl Sections {
             } else if !words.is_empty() {
                 self.line(at, &words, &mut transfers, &mut distances)
                     .map_err(wrong)?;
+            } else if at == At::LatMemRd {
+                at = At::Nothing;
             }
         }
+        self.rated = hmat.finish()?.or(self.rated.take());
         self.cache_to_cache.extend(transfers.in_words());
         if let Some(numactl) = &mut self.numactl
             && !distances.rows.is_empty()
@@ -110,7 +142,7 @@ impl Sections {
             At::Peaks => self.peaks.clear(),
             At::Loaded => self.loaded.clear(),
             At::CacheToCache => self.cache_to_cache.clear(),
-            At::Nothing | At::Distances => {}
+            At::Nothing | At::Distances | At::LatMemRd => {}
         }
     }
 
@@ -129,6 +161,7 @@ impl Sections {
             At::Bandwidth => self.bandwidth.get_or_insert_default().line(words),
             At::Distances => distances.line(words),
             At::CacheToCache => transfers.line(words),
+            At::LatMemRd => self.lmbench.line(words),
             At::Loaded => match words {
                 [delay, latency, rate] if delay.parse::<u32>().is_ok() => {
                     let (Some(latency), Some(rate)) = (figure(latency)?, figure(rate)?) else {
@@ -257,6 +290,22 @@ impl Numactl {
 }
 
 impl Table {
+    /// Of figures by pairs of nodes.
+    pub fn of_pairs(pairs: &Pairs) -> Option<Self> {
+        let mut columns: Vec<NodeId> = pairs.keys().map(|&(_, memory)| memory).collect();
+        let mut rows: Vec<NodeId> = pairs.keys().map(|&(cpus, _)| cpus).collect();
+        for list in [&mut columns, &mut rows] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let row = |cpus: NodeId| {
+            let figure = |&memory: &NodeId| pairs.get(&(cpus, memory)).copied();
+            (cpus, columns.iter().map(figure).collect())
+        };
+        let rows: Vec<_> = rows.into_iter().map(row).collect();
+        (!rows.is_empty()).then_some(Self { columns, rows })
+    }
+
     /// A line: the columns' numbers, or a row.
     fn line(&mut self, words: &[&str]) -> Result<(), String> {
         let numbers = match words {
@@ -366,7 +415,7 @@ fn node(word: &str) -> Result<NodeId, String> {
 }
 
 /// A positive number; none for `-` and the like.
-fn figure(word: &str) -> Result<Option<f64>, String> {
+pub(super) fn figure(word: &str) -> Result<Option<f64>, String> {
     match word.parse::<f64>() {
         Ok(figure) if figure > 0.0 && figure < 1e15 => Ok(Some(figure)),
         _ if ["-", "N/A"].contains(&word) => Ok(None),
@@ -385,7 +434,7 @@ fn at_most(count: usize, most: usize, what: &str) -> Result<(), String> {
 }
 
 /// Some letters of a text, none of which controls a terminal.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     text.chars()
         .filter(|letter| !letter.is_control())
         .take(40)
