@@ -61,8 +61,11 @@ impl Machine {
                 })?;
         }
         sections.lmbench.finish();
-        let machine = machine(&sections, name)
-            .ok_or_else(|| whole(&format!("no latencies, no bandwidths and no nodes; {EXPECTED}")))?;
+        let machine = machine(&sections, name).ok_or_else(|| {
+            whole(&format!(
+                "no latencies, no bandwidths and no nodes; {EXPECTED}"
+            ))
+        })?;
         machine.validate().map_err(|fault| Error::Invalid {
             origin: origin(),
             fault,
@@ -104,7 +107,11 @@ impl Tables {
                 .or_else(|| rated(|rated| &rated.latency_ns)),
             read: bandwidth.or_else(|| rated(|rated| &rated.read)),
             write: rated(|rated| &rated.write),
-            source: parts.into_iter().flatten().collect::<Vec<_>>().join(" and "),
+            source: parts
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(" and "),
         }
     }
 }
@@ -130,7 +137,10 @@ fn machine(sections: &Sections, name: &str) -> Option<Machine> {
     machine.loaded_latencies = loaded_latencies(&machine, sections, &mut notes);
     if let Some(rated) = &sections.rated {
         machine.memory_caches = memory_caches(&machine, rated);
-        notes.push("the firmware's numbers of proximity domains are taken for the nodes' numbers".to_owned());
+        notes.push(
+            "the firmware's numbers of proximity domains are taken for the nodes' numbers"
+                .to_owned(),
+        );
     }
     notes.extend(sections.lmbench.notes.iter().cloned());
     notes.extend(sections.peaks.iter().map(|(kind, rate)| {
@@ -152,12 +162,15 @@ fn machine(sections: &Sections, name: &str) -> Option<Machine> {
 
 /// Caches in front of the memory of nodes that are there.
 fn memory_caches(machine: &Machine, rated: &Rated) -> Vec<MemoryCache> {
-    let caches = rated.caches.iter().map(|&(node, level, size_bytes, line)| MemoryCache {
-        node,
-        level,
-        size_bytes,
-        line_bytes: (line > 0).then_some(line),
-    });
+    let caches = rated
+        .caches
+        .iter()
+        .map(|&(node, level, size_bytes, line)| MemoryCache {
+            node,
+            level,
+            size_bytes,
+            line_bytes: (line > 0).then_some(line),
+        });
     caches
         .filter(|cache| machine.position(cache.node).is_some())
         .collect()

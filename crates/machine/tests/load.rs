@@ -34,7 +34,8 @@ fn error(nodes: u32, idle_ns: f64, peak: f64, curve: &[(f64, f64)]) -> LoadModel
     for (rate, ns) in curve {
         text += &format!("00001 {ns} {rate}\n");
     }
-    let machine = Machine::from_tools(&[("mlc".to_owned(), text.into_bytes())], "published").expect("reads");
+    let machine =
+        Machine::from_tools(&[("mlc".to_owned(), text.into_bytes())], "published").expect("reads");
     machine.load_model_error().expect("it has a curve")
 }
 

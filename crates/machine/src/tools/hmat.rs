@@ -66,8 +66,12 @@ pub(super) fn table(bytes: &[u8]) -> Result<Rated, String> {
     let mut at = HEADER_BYTES;
     while at < length {
         let size = usize::try_from(little_endian(bytes, at + 4, 4)?).unwrap_or(usize::MAX);
-        let end = at.checked_add(size).filter(|&end| end <= length && size >= 8);
-        let end = end.ok_or_else(|| format!("a structure of the HMAT of {size} bytes at {at} of {length}"))?;
+        let end = at
+            .checked_add(size)
+            .filter(|&end| end <= length && size >= 8);
+        let end = end.ok_or_else(|| {
+            format!("a structure of the HMAT of {size} bytes at {at} of {length}")
+        })?;
         rated.add(&structure(&bytes[at..end])?, revision)?;
         at = end;
     }
@@ -89,7 +93,9 @@ fn structure(bytes: &[u8]) -> Result<Structure, String> {
             structure.base = little_endian(bytes, 24, 8)?;
             let nodes = |count: u64| match count <= NODES_MAX as u64 {
                 true => Ok(count as usize),
-                false => Err(format!("an HMAT of {count} domains; expected {NODES_MAX} at most")),
+                false => Err(format!(
+                    "an HMAT of {count} domains; expected {NODES_MAX} at most"
+                )),
             };
             let (initiators, targets) = (nodes(initiators)?, nodes(targets)?);
             let list = |from: usize, count: usize, size: usize| {
@@ -125,8 +131,12 @@ impl Rated {
             SIDE_CACHE => {
                 let level = (structure.attributes >> 4 & 0xf).max(1) as u8;
                 let line = (structure.attributes >> 16 & 0xffff) as u32;
-                if structure.size > 0 && structure.size <= i64::MAX as u64 && self.caches.len() < NODES_MAX {
-                    self.caches.push((node(structure.domain)?, level, structure.size, line));
+                if structure.size > 0
+                    && structure.size <= i64::MAX as u64
+                    && self.caches.len() < NODES_MAX
+                {
+                    self.caches
+                        .push((node(structure.domain)?, level, structure.size, line));
                 }
                 Ok(())
             }
@@ -270,14 +280,22 @@ impl Fields {
         const STRUCTURES_MAX: usize = 10_000;
         let number = || {
             let word = value.split_whitespace().next().unwrap_or("");
-            u64::from_str_radix(word, 16).map_err(|_| format!("expected a hexadecimal number for `{name}`, found `{}`", shown(word)))
+            u64::from_str_radix(word, 16).map_err(|_| {
+                format!(
+                    "expected a hexadecimal number for `{name}`, found `{}`",
+                    shown(word)
+                )
+            })
         };
         if name == "Revision" && self.structures.is_empty() {
             self.revision = number()?;
         }
         if name == "Structure Type" {
             let kind = number()?;
-            self.structures.push(Structure { kind, ..Structure::default() });
+            self.structures.push(Structure {
+                kind,
+                ..Structure::default()
+            });
             return match self.structures.len() > STRUCTURES_MAX {
                 true => Err(format!("an HMAT of more than {STRUCTURES_MAX} structures")),
                 false => Ok(true),

@@ -25,22 +25,42 @@ pub(super) struct Runs {
 impl Runs {
     /// A line with the command; is it one?
     pub fn command(&mut self, words: &[&str]) -> Result<bool, String> {
-        if !words.iter().any(|word| word.ends_with("lat_mem_rd")) || !words.iter().any(|word| word.ends_with("numactl")) {
+        // `lat_mem_rd` has an option `-N` of its own.
+        let position = |name: &str| words.iter().position(|word| word.ends_with(name));
+        let (Some(numactl), Some(lat_mem_rd)) = (position("numactl"), position("lat_mem_rd"))
+        else {
             return Ok(false);
-        }
+        };
+        let Some(words) = words.get(numactl..lat_mem_rd) else {
+            return Ok(false);
+        };
         let option = |long: &str, short: &str| {
             let at = words.iter().position(|&word| word == short || word == long);
             let next = at.and_then(|at| words.get(at + 1).copied());
-            next.or_else(|| words.iter().find_map(|word| word.strip_prefix(long)?.strip_prefix('=')))
+            next.or_else(|| {
+                words
+                    .iter()
+                    .find_map(|word| word.strip_prefix(long)?.strip_prefix('='))
+            })
         };
         let node = |word: &str| {
             let node = word.parse().map(NodeId);
-            node.map_err(|_| format!("expected one node in a command of `numactl`, found `{}`", shown(word)))
+            node.map_err(|_| {
+                format!(
+                    "expected one node in a command of `numactl`, found `{}`",
+                    shown(word)
+                )
+            })
         };
         let nodes = [option("--cpunodebind", "-N"), option("--membind", "-m")];
         self.nodes = match nodes {
             [Some(cpus), Some(memory)] => Some((node(cpus)?, node(memory)?)),
-            _ => return Err("expected `numactl --cpunodebind=NODE --membind=NODE` before `lat_mem_rd`".to_owned()),
+            _ => {
+                return Err(
+                    "expected `numactl --cpunodebind=NODE --membind=NODE` before `lat_mem_rd`"
+                        .to_owned(),
+                );
+            }
         };
         Ok(true)
     }
@@ -48,13 +68,17 @@ impl Runs {
     /// A line of sizes and latencies.
     pub fn line(&mut self, words: &[&str]) -> Result<(), String> {
         let &[size, ns] = words else {
-            return Err(format!("expected an array's size and a latency, found `{}`", shown(&words.join(" "))));
+            return Err(format!(
+                "expected an array's size and a latency, found `{}`",
+                shown(&words.join(" "))
+            ));
         };
         let (Some(size_mib), Some(ns)) = (figure(size)?, figure(ns)?) else {
             return Ok(());
         };
         self.size_mib = size_mib;
-        self.latency_ns.insert(self.nodes.unwrap_or((NodeId(0), NodeId(0))), ns);
+        self.latency_ns
+            .insert(self.nodes.unwrap_or((NodeId(0), NodeId(0))), ns);
         Ok(())
     }
 
@@ -65,7 +89,8 @@ impl Runs {
         }
         self.notes.push(format!("lat_mem_rd: the latency of an array of {} MiB, misses of TLBs included, and less where a prefetcher follows the stride: run it with -t", self.size_mib));
         if self.size_mib < ARRAY_SMALL_MIB {
-            self.notes.push("lat_mem_rd: caches may hold a part of an array below 256 MiB".to_owned());
+            self.notes
+                .push("lat_mem_rd: caches may hold a part of an array below 256 MiB".to_owned());
         }
         if self.nodes.is_none() {
             self.notes.push("lat_mem_rd: no `numactl --cpunodebind=NODE --membind=NODE` before it, so taken for node 0's own memory".to_owned());

@@ -106,13 +106,11 @@ impl Sections {
                     true => At::LatMemRd,
                     false => At::Nothing,
                 };
-            } else if self.lmbench.command(&words).map_err(wrong)? {
-                at = At::Nothing;
-            } else if hmat.line(text).map_err(wrong)? {
-                at = At::Nothing;
-            } else if words.first() == Some(&"node")
-                && words.len() > 2
-                && self.numactl_line(&words).map_err(wrong)?
+            } else if self.lmbench.command(&words).map_err(wrong)?
+                || hmat.line(text).map_err(wrong)?
+                || words.first() == Some(&"node")
+                    && words.len() > 2
+                    && self.numactl_line(&words).map_err(wrong)?
             {
                 at = At::Nothing;
             } else if !words.is_empty() {

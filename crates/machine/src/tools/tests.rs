@@ -208,37 +208,84 @@ fn read_bytes(bytes: &[u8]) -> Result<Machine, Error> {
 #[test]
 fn the_firmwares_ratings_are_the_same_in_all_three_forms() {
     let machine = read_bytes(HMAT).expect("reads");
-    let [latency, read, write] = [
+    let [latency, loads, stores] = [
         &machine.latency_ns,
         &machine.bandwidth.read_bytes_per_s,
         &machine.bandwidth.write_bytes_per_s,
     ];
     let rows = |matrix: &Option<Matrix>, unit: f64| -> Vec<Vec<Option<f64>>> {
-        let row = |row: &Vec<Option<f64>>| row.iter().map(|figure| figure.map(|figure| figure / unit)).collect();
+        let row = |row: &Vec<Option<f64>>| {
+            row.iter()
+                .map(|figure| figure.map(|figure| figure / unit))
+                .collect()
+        };
         matrix.as_ref().expect("rated").iter().map(row).collect()
     };
     let some = |figures: [f64; 3]| figures.map(Some).to_vec();
     // What QEMU was started with: ns, and GiB/s.
-    assert_eq!(rows(latency, 1.0), [some([80.0, 140.0, 250.0]), some([140.0, 80.0, 320.0]), vec![None; 3]]);
-    let bandwidth = [some([100.0, 40.0, 20.0]), some([40.0, 100.0, 16.0]), vec![None; 3]];
-    assert_eq!(rows(read, 1e6 * 1024.0), bandwidth);
-    assert_eq!(rows(write, 1e6 * 1024.0), bandwidth);
+    assert_eq!(
+        rows(latency, 1.0),
+        [
+            some([80.0, 140.0, 250.0]),
+            some([140.0, 80.0, 320.0]),
+            vec![None; 3]
+        ]
+    );
+    let bandwidth = [
+        some([100.0, 40.0, 20.0]),
+        some([40.0, 100.0, 16.0]),
+        vec![None; 3],
+    ];
+    assert_eq!(rows(loads, 1e6 * 1024.0), bandwidth);
+    assert_eq!(rows(stores, 1e6 * 1024.0), bandwidth);
     let cpus: Vec<usize> = machine.nodes.iter().map(|node| node.cpus.len()).collect();
     assert_eq!(cpus, [1, 1, 0]);
-    let cache = machine.memory_caches[0];
-    assert_eq!((cache.node, cache.level, cache.size_bytes, cache.line_bytes), (NodeId(2), 1, 64 << 20, Some(64)));
+    let cache = &machine.memory_caches[0];
+    assert_eq!(
+        (cache.node, cache.level, cache.size_bytes, cache.line_bytes),
+        (NodeId(2), 1, 64 << 20, Some(64))
+    );
     assert_eq!(machine.source, "the firmware's ratings (ACPI HMAT)");
-    assert_eq!(Machine::from_toml(&machine.to_toml(), "again").expect("reads"), machine);
+    assert_eq!(
+        Machine::from_toml(&machine.to_toml(), "again").expect("reads"),
+        machine
+    );
     // Older versions of `iasl` print no offsets.
-    let fields: String = DISASSEMBLED.lines().map(|line| line.split_once(']').map_or(line, |(_, field)| field).to_owned() + "\n").collect();
-    for text in [ACPIDUMP, DISASSEMBLED, &fields, &format!("SRAT @ 0x0\n    0000: 53 52\n\n{ACPIDUMP}")] {
-        assert_eq!(read_bytes(text.as_bytes()).expect("reads"), machine, "{text}");
+    let fields: String = DISASSEMBLED
+        .lines()
+        .map(|line| {
+            line.split_once(']')
+                .map_or(line, |(_, field)| field)
+                .to_owned()
+                + "\n"
+        })
+        .collect();
+    for text in [
+        ACPIDUMP,
+        DISASSEMBLED,
+        &fields,
+        &format!("SRAT @ 0x0\n    0000: 53 52\n\n{ACPIDUMP}"),
+    ] {
+        assert_eq!(
+            read_bytes(text.as_bytes()).expect("reads"),
+            machine,
+            "{text}"
+        );
     }
     // Whoever measured knows better than the firmware; what was not measured is the firmware's.
     let both = read(&[DISASSEMBLED, MLC]).expect("reads");
-    assert_eq!(both.latency_ns.as_ref().expect("known")[0][..2], [Some(80.0), Some(140.0)]);
-    assert_eq!(both.bandwidth.read_bytes_per_s.as_ref().expect("known")[0][0], Some(80_000e6));
-    assert_eq!(both.bandwidth.write_bytes_per_s.as_ref().expect("known")[0][0], Some(102_400e6));
+    assert_eq!(
+        both.latency_ns.as_ref().expect("known")[0][..2],
+        [Some(80.0), Some(140.0)]
+    );
+    assert_eq!(
+        both.bandwidth.read_bytes_per_s.as_ref().expect("known")[0][0],
+        Some(80_000e6)
+    );
+    assert_eq!(
+        both.bandwidth.write_bytes_per_s.as_ref().expect("known")[0][0],
+        Some(102_400e6)
+    );
 }
 
 #[test]
@@ -259,42 +306,97 @@ fn damaged_tables_of_the_firmware_are_one_line() {
         bytes
     };
     let damaged: [(Vec<u8>, &str); 6] = [
-        (wrong_sum, "t0: line 1: the checksum of the HMAT is wrong: it is damaged"),
-        (HMAT[..200].to_vec(), "t0: line 1: expected an HMAT of 40 bytes or more, found 200 bytes of a table of 320"),
-        (long(44, 7), "t0: line 1: a structure of the HMAT of 7 bytes at 40 of 320"),
-        (long(175, 1), "t0: line 1: an HMAT of 16777218 domains; expected 1024 at most"),
+        (
+            wrong_sum,
+            "t0: line 1: the checksum of the HMAT is wrong: it is damaged",
+        ),
+        (
+            HMAT[..200].to_vec(),
+            "t0: line 1: expected an HMAT of 40 bytes or more, found 200 bytes of a table of 320",
+        ),
+        (
+            long(44, 7),
+            "t0: line 1: a structure of the HMAT of 7 bytes at 40 of 320",
+        ),
+        (
+            long(175, 1),
+            "t0: line 1: an HMAT of 16777218 domains; expected 1024 at most",
+        ),
         (long(172, 9), "t0: line 1: the HMAT ends before its byte 64"),
         (
-            DISASSEMBLED.replacen("Entry : 0008", "Entry : 8 apples", 2).replacen("Entry : 8 apples", "Entry : x", 1).into_bytes(),
-            "t0: line 83: expected a hexadecimal number for `Entry`, found `x`",
+            DISASSEMBLED
+                .replacen("Entry : 0008", "Entry : 8 apples", 2)
+                .replacen("Entry : 8 apples", "Entry : x", 1)
+                .into_bytes(),
+            "t0: line 77: expected a hexadecimal number for `Entry`, found `x`",
         ),
     ];
     for (bytes, expected) in damaged {
-        assert_eq!(read_bytes(&bytes).expect_err("damaged").to_string(), expected);
+        assert_eq!(
+            read_bytes(&bytes).expect_err("damaged").to_string(),
+            expected
+        );
     }
 }
 
 #[test]
 fn latencies_of_lmbench_are_by_the_command_before_them() {
     let own = read(&[LAT_MEM_RD]).expect("reads");
-    assert_eq!(own.latency_ns.as_ref().expect("measured")[0][0], Some(1090.009));
+    assert_eq!(
+        own.latency_ns.as_ref().expect("measured")[0][0],
+        Some(1090.009)
+    );
     assert_eq!(own.source, "lmbench");
-    let far = LAT_MEM_RD.replace("-N 0 -m 0", "--cpunodebind=0 --membind=1").replace("1090.009", "2000.5");
+    let far = LAT_MEM_RD
+        .replace("-N 0 -m 0", "--cpunodebind=0 --membind=1")
+        .replace("1090.009", "2000.5");
     let two = read(&[LAT_MEM_RD, &far, NUMACTL]).expect("reads");
-    assert_eq!(two.latency_ns.as_ref().expect("measured")[0], [Some(1090.009), Some(2000.5), None]);
+    assert_eq!(
+        two.latency_ns.as_ref().expect("measured")[0],
+        [Some(1090.009), Some(2000.5), None]
+    );
     let notes = two.notes.join("\n");
-    assert!(notes.contains("64 MiB") && notes.contains("caches may hold"), "{notes}");
+    assert!(
+        notes.contains("64 MiB") && notes.contains("caches may hold"),
+        "{notes}"
+    );
     // Without a command; and lmbench's own report, whose last block is of random loads.
     let report = "\"read bandwidth\n0.000512 16058.20\n\nMemory load latency\n\"stride=128\n0.00049 1.2\n512.00000 20.5\n\nRandom load latency\n\"stride=16\n0.00049 1.2\n512.00000 91.5\n\n";
     let machine = read(&[report]).expect("reads");
     assert_eq!(machine.latency_ns.expect("measured")[0][0], Some(91.5));
-    assert!(machine.notes.iter().any(|note| note.contains("node 0's own memory")));
+    assert!(
+        machine
+            .notes
+            .iter()
+            .any(|note| note.contains("node 0's own memory"))
+    );
     for (from, to, expected) in [
-        ("64.00000 1090.009", "64.00000 x", "t0: line 37: expected a positive number or `-`, found `x`"),
-        ("64.00000 1090.009", "64.00000", "t0: line 37: expected an array's size and a latency, found `64.00000`"),
-        ("-N 0 -m 0", "-N 0-1 -m 0", "t0: line 1: expected one node in a command of `numactl`, found `0-1`"),
-        ("-N 0 -m 0", "-C 0", "t0: line 1: expected `numactl --cpunodebind=NODE --membind=NODE` before `lat_mem_rd`"),
+        (
+            "64.00000 1090.009",
+            "64.00000 x",
+            "t0: line 35: expected a positive number or `-`, found `x`",
+        ),
+        (
+            "64.00000 1090.009",
+            "64.00000",
+            "t0: line 35: expected an array's size and a latency, found `64.00000`",
+        ),
+        (
+            "-N 0 -m 0",
+            "-N 0-1 -m 0",
+            "t0: line 1: expected one node in a command of `numactl`, found `0-1`",
+        ),
+        (
+            "-N 0 -m 0",
+            "-C 0",
+            "t0: line 1: expected `numactl --cpunodebind=NODE --membind=NODE` before `lat_mem_rd`",
+        ),
     ] {
-        assert_eq!(read(&[&LAT_MEM_RD.replace(from, to)]).expect_err("damaged").to_string(), expected);
+        assert_eq!(
+            read(&[&LAT_MEM_RD.replace(from, to)])
+                .expect_err("damaged")
+                .to_string(),
+            expected
+        );
     }
 }
