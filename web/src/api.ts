@@ -3,6 +3,8 @@
 export interface Node_ { id: number; cpus: number[]; memory_bytes?: number }
 export interface Machine {
   name: string; page_bytes: number; nodes: Node_[]; weights: number[][];
+  /** On the PCI bus; `node` is absent where the firmware does not say which one a device is next to. */
+  devices: { kind: string; number: number; pci: string; node?: number }[];
   latency_ns: number[][] | null; links: { from?: number; to?: number; nodes?: number[] }[];
 }
 export interface Thread { pid: number; tid: number; name: string; team: string; team_index: number; order: number; start: string; slot: number }

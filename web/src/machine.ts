@@ -19,6 +19,11 @@ function imbalance(values: number[]): number {
   return mean > 0 ? Math.sqrt(variance) / mean : 0;
 }
 
+/** Devices next to a node, or, without one, those of which no node is known: `gpu0, nic1`. */
+function devices(machine: Machine, node?: number): string {
+  return machine.devices.filter((device) => device.node === node).map(({ kind, number }) => `${kind}${number}`).join(", ");
+}
+
 export function machineView(context: Context): HTMLElement {
   const { recording, open } = context;
   const maps = h("div", { className: "side" });
@@ -62,6 +67,7 @@ export function machineView(context: Context): HTMLElement {
         { title: "node", value: ({ node }) => node.id, number: true },
         { title: "CPUs", value: ({ node }) => node.cpus.length, number: true },
         { title: "memory", value: ({ node }) => node.memory_bytes ?? 0, cell: ({ node }) => (node.memory_bytes === undefined ? "not known" : bytes(node.memory_bytes)), number: true },
+        ...(machine.devices.length > 0 ? [{ title: "devices", value: ({ node }: Row) => devices(machine, node.id), hint: "GPUs, network adapters and NVMe drives on the node's PCI bus" }] : []),
         ...machine.nodes.map((to, column) => ({
           title: `to ${to.id}`,
           value: ({ position }: Row) => weights[position][column],
@@ -70,6 +76,7 @@ export function machineView(context: Context): HTMLElement {
         })),
       ],
     }),
+    ...(devices(machine) === "" ? [] : [h("p", { className: "note" }, `The firmware does not say which node ${devices(machine)} is next to.`)]),
   );
 }
 
@@ -163,6 +170,7 @@ function heat(title: string, machine: Machine, traffic: number[][], most: number
   const controllers = load.filter((_, memory) => nodes[memory].memory_bytes !== 0);
   const local = nodes.reduce((sum, _, node) => sum + traffic[node][node], 0);
   const names = nodes.map((node) => `node ${node.id}`);
+  const near = nodes.map((node) => devices(machine, node.id));
   const share = (cpu: number, memory: number) => traffic[cpu][memory] / all;
   return new Plot({
     title,
@@ -170,7 +178,8 @@ function heat(title: string, machine: Machine, traffic: number[][], most: number
     left: 96,
     load: () => {
       const content: Content = {
-        x: { label: "memory of", from: 0, to: nodes.length, unit: "names", names },
+        // Devices are on the map where there is room for their names.
+        x: { label: "memory of", from: 0, to: nodes.length, unit: "names", names: names.map((name, node) => (near[node] === "" || nodes.length > 4 ? name : `${name} (${near[node]})`)) },
         y: { label: "CPUs of", from: 0, to: nodes.length, unit: "names", names },
         step: [1, 1],
         empty: most > 0 && traffic.flat().some((value) => value > 0) ? undefined : "No access is known whose CPU and memory have a node.",
@@ -210,6 +219,7 @@ function heat(title: string, machine: Machine, traffic: number[][], most: number
             `${exact(traffic[cpu][memory])} accesses, ${percent(share(cpu, memory))}`,
             ...(far === undefined ? [] : [`${exact(far)} ns unloaded`]),
             `${percent(load[memory] / all)} of all accesses are to this memory`,
+            ...(near[memory] === "" ? [] : [`next to node ${nodes[memory].id}: ${near[memory]}`]),
           ];
         },
         csv: () => [["CPUs of", ...nodes.map((node) => `memory of node ${node.id}`)], ...nodes.map((node, from) => [`node ${node.id}`, ...traffic[from]])],

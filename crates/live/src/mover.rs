@@ -19,8 +19,10 @@ pub struct Outcomes {
     pub moved: u64,
     /// Not there (ENOENT): never touched, or given back.
     pub absent: u64,
-    /// In use by the kernel, pinned, or written back just then (EBUSY).
+    /// In use by the kernel, or written back just then (EBUSY).
     pub busy: u64,
+    /// Held where they are by a device or the kernel (RDMA, vfio, io_uring buffers): did not move in two calls.
+    pub pinned: u64,
     /// Mapped by several processes (EACCES).
     pub shared: u64,
     /// No memory of the program, or the page of zeroes (EFAULT).
@@ -51,13 +53,14 @@ impl Outcomes {
     }
 
     /// Counts by name, in the order of the fields.
-    pub fn by_reason(&self) -> [(&'static str, u64); 12] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 13] {
         let mut copy = *self;
         let counts = copy.fields().map(|count| *count);
-        const NAMES: [&str; 12] = [
+        const NAMES: [&str; 13] = [
             "moved",
             "absent",
             "busy",
+            "pinned",
             "shared",
             "no-page",
             "node-full",
@@ -71,11 +74,12 @@ impl Outcomes {
         std::array::from_fn(|at| (NAMES[at], counts[at]))
     }
 
-    fn fields(&mut self) -> [&mut u64; 12] {
+    fn fields(&mut self) -> [&mut u64; 13] {
         [
             &mut self.moved,
             &mut self.absent,
             &mut self.busy,
+            &mut self.pinned,
             &mut self.shared,
             &mut self.no_page,
             &mut self.node_full,
@@ -164,6 +168,10 @@ pub struct Mover {
 
 /// A page that would not move waits one round, then two, then four, up to so many.
 const ROUNDS_MAX: u64 = 256;
+/// Calls for the rest of a batch that the kernel did not finish: each pinned range among its pages takes two more.
+const CALLS_MAX: usize = 16;
+/// A status that the kernel never writes.
+const NOT_REACHED: i32 = i32::MIN;
 
 impl Mover {
     /// Moves pages of `page_bytes`; remembers at most `put_off_max` that would not move.
@@ -238,7 +246,8 @@ impl Mover {
         fitting.count().max(1)
     }
 
-    /// One call.
+    /// As many calls as a batch takes: the kernel stops at pages that it can't move, and says nothing of those after
+    /// them.
     ///
     /// # Errors
     /// The `errno` after which there is no use in another.
@@ -249,13 +258,48 @@ impl Mover {
         batch: &[PageMove],
         done: &mut Round,
     ) -> Result<(), i32> {
+        let mut left = self.call_once(kernel, pid, batch, done)?;
+        for _ in 0..CALLS_MAX {
+            let Some(node) = left.first().map(|page_move| page_move.to) else {
+                return Ok(());
+            };
+            let again = self.call_once(kernel, pid, &left, done)?;
+            // Nothing moved: the first pages that go to one node, which the kernel moves together, are pinned.
+            let pinned = match again.len() == left.len() {
+                true => again
+                    .iter()
+                    .take_while(|page_move| page_move.to == node)
+                    .count(),
+                false => 0,
+            };
+            let (pinned, after) = again.split_at(pinned);
+            done.outcomes.pinned += pinned.len() as u64;
+            for page_move in pinned {
+                self.put_off(page_move.page);
+            }
+            left = after.to_vec();
+        }
+        done.outcomes.busy += left.len() as u64;
+        for page_move in left {
+            self.put_off(page_move.page);
+        }
+        Ok(())
+    }
+
+    /// One call. Returns what the kernel did not get to, or stopped at.
+    fn call_once(
+        &mut self,
+        kernel: &mut dyn Kernel,
+        pid: u32,
+        batch: &[PageMove],
+        done: &mut Round,
+    ) -> Result<Vec<PageMove>, i32> {
         let pages: Vec<u64> = batch
             .iter()
             .map(|page_move| page_move.page.address)
             .collect();
         let nodes: Vec<NodeId> = batch.iter().map(|page_move| page_move.to).collect();
-        // A page that the call does not come to keeps this.
-        let mut status = vec![-libc::EAGAIN; batch.len()];
+        let mut status = vec![NOT_REACHED; batch.len()];
         let began_ns = kernel.now_ns();
         let result = kernel.move_pages(pid, &pages, &nodes, &mut status);
         let elapsed_ns = kernel.now_ns().saturating_sub(began_ns);
@@ -266,8 +310,11 @@ impl Mover {
         done.in_calls_ns += elapsed_ns;
         done.longest_call_ns = done.longest_call_ns.max(elapsed_ns);
         if let Err(error) = result {
-            return self.refused(kernel, pid, batch, &error, done);
+            self.refused(kernel, pid, batch, &error, done)?;
+            return Ok(Vec::new());
         }
+        let mut left = Vec::new();
+        self.ask_where(kernel, pid, batch, &mut status);
         for (page_move, status) in batch.iter().zip(status) {
             match status {
                 node if node == i32::from(page_move.to.0) => {
@@ -276,6 +323,7 @@ impl Mover {
                     done.moved.push(*page_move);
                     self.put_off.remove(&page_move.page);
                 }
+                NOT_REACHED => left.push(*page_move),
                 errno if errno < 0 => {
                     *done.outcomes.refused(-errno) += 1;
                     self.put_off(page_move.page);
@@ -286,7 +334,26 @@ impl Mover {
                 }
             }
         }
-        Ok(())
+        Ok(left)
+    }
+
+    /// Of pages that the kernel says nothing of some have moved, together with one that could not.
+    fn ask_where(&self, kernel: &mut dyn Kernel, pid: u32, batch: &[PageMove], status: &mut [i32]) {
+        let unknown: Vec<usize> = (0..batch.len())
+            .filter(|&at| status[at] == NOT_REACHED)
+            .collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let pages: Vec<u64> = unknown.iter().map(|&at| batch[at].page.address).collect();
+        let mut nodes = vec![NOT_REACHED; pages.len()];
+        if kernel.page_nodes(pid, &pages, &mut nodes).is_ok() {
+            for (at, node) in unknown.into_iter().zip(nodes) {
+                if node < 0 || node == i32::from(batch[at].to.0) {
+                    status[at] = node;
+                }
+            }
+        }
     }
 
     /// The call as a whole was refused. For one page's sake? Then half of the batch may do.

@@ -28,6 +28,12 @@ pub const PRESET_NAMES: [&str; 16] = [
 /// `xeon-8269-snc2` and `epyc-9224-cxl` such with measured matrices, `ac922-gpu` one with the memory of GPUs as nodes,
 /// `kunpeng-4` an Arm server.
 pub fn preset(name: &str) -> Option<Machine> {
+    let machine = Machine::from_toml(text(name)?, name);
+    Some(machine.expect("presets are read by a test"))
+}
+
+/// The preset's file.
+fn text(name: &str) -> Option<&'static str> {
     let text = match name {
         "opteron-4" => include_str!("../presets/opteron-4.toml"),
         "altix-4" => include_str!("../presets/altix-4.toml"),
@@ -47,14 +53,13 @@ pub fn preset(name: &str) -> Option<Machine> {
         "kunpeng-4" => include_str!("../presets/kunpeng-4.toml"),
         _ => return None,
     };
-    let machine = Machine::from_toml(text, name);
-    Some(machine.expect("presets are read by a test"))
+    Some(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NodeId;
+    use crate::{Cache, CacheKind, NodeId};
 
     #[test]
     fn every_preset_can_be_read() {
@@ -98,7 +103,45 @@ mod tests {
     fn every_preset_can_be_traced() {
         for name in PRESET_NAMES {
             let machine = preset(name).expect(name);
-            assert!(!machine.caches.is_empty(), "{name} has no caches");
+            for kind in [CacheKind::Data, CacheKind::Instruction] {
+                let first = |cache: &Cache| {
+                    cache.level == 1 && (cache.kind == kind || cache.kind == CacheKind::Unified)
+                };
+                assert!(
+                    machine.caches.iter().any(first),
+                    "{name}: no first level of {kind:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_preset_has_a_bandwidth_of_its_memory_or_says_that_it_has_none() {
+        for name in PRESET_NAMES {
+            let machine = preset(name).expect(name);
+            let timing = machine.timing().expect(name);
+            let notes = machine.notes.join(" ");
+            assert!(
+                timing.memory_bandwidth_bytes_per_s.is_some()
+                    || notes.contains("no bandwidths")
+                    || notes.contains("no limit"),
+                "{name}: {notes}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_preset_marks_as_assumed_is_in_its_notes() {
+        for name in PRESET_NAMES {
+            let machine = preset(name).expect(name);
+            let text = text(name).expect(name);
+            let is_marked = text
+                .lines()
+                .any(|line| line.starts_with('#') && line.contains("ASSUM"));
+            assert!(
+                !is_marked || machine.notes.iter().any(|note| note.contains("assumed")),
+                "{name}"
+            );
         }
     }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::Side;
 use crate::instruction::{Code, Decode};
 use crate::judge::Judge;
-use crate::pmu::{Form, Observation};
+use crate::pmu::{Form, MemoryEvent, Observation, spe};
 use crate::record::{self, Body, Identifiers, Sample};
 use crate::source::{Facts, RequestedSource, choose};
 use crate::verdict::{REGISTERS, Registers, Verdict};
@@ -50,11 +50,14 @@ enum Written {
     PreciseLoads,
     PreciseStores,
     Ibs,
+    /// Packets, as hardware writes them to an AUX area.
+    Spe,
 }
 
 impl Written {
-    fn of(form: Form) -> Self {
-        match form {
+    fn of(event: &MemoryEvent) -> Self {
+        match event.form {
+            _ if event.packets => Self::Spe,
             Form::Precise(AccessKind::Store) => Self::PreciseStores,
             Form::Precise(_) => Self::PreciseLoads,
             Form::Ibs => Self::Ibs,
@@ -63,7 +66,7 @@ impl Written {
 
     fn form(self) -> Option<Form> {
         match self {
-            Self::Clock => None,
+            Self::Clock | Self::Spe => None,
             Self::PreciseLoads => Some(Form::Precise(AccessKind::Load)),
             Self::PreciseStores => Some(Form::Precise(AccessKind::Store)),
             Self::Ibs => Some(Form::Ibs),
@@ -189,6 +192,7 @@ pub fn replay(bundle: &PerfBundle) -> Result<ReplayedBundle, String> {
             )
         })?;
         let decoded = match bundle.architecture.as_str() {
+            _ if source.written == Written::Spe => decoded_packets(&records),
             "aarch64" => decoded::<aarch64::Decoder>(&code, side, source.written, &records),
             _ => decoded::<x86_64::Decoder>(&code, side, source.written, &records),
         };
@@ -235,7 +239,6 @@ fn decoded<D: Decode + Default>(
         };
         let (record, later) = rest.split_at(bytes);
         rest = later;
-        let is_data = |address: u64| address.wrapping_sub(DATA) < DATA_BYTES as u64;
         match record::parse(record, &identifiers).map(|record| record.body) {
             Ok(Body::Sample(sample)) => {
                 let at = sample.ip.wrapping_sub(CODE);
@@ -277,6 +280,37 @@ fn decoded<D: Decode + Default>(
     found
 }
 
+/// Packets of SPE.
+fn decoded_packets(packets: &[u8]) -> DecodedSource {
+    let mut found = DecodedSource::default();
+    let mut latencies = Vec::new();
+    let malformed = spe::decode(packets, |operation| {
+        found.records += 1;
+        match operation.memory {
+            None => found.compute += 1,
+            Some(_) if operation.address == 0 => found.undecoded += 1,
+            Some(_) => {
+                found.accesses += 1;
+                found.to_data += usize::from(is_data(operation.address));
+                latencies
+                    .extend((operation.latency_cycles > 0).then_some(operation.latency_cycles));
+            }
+        }
+    });
+    latencies.sort_unstable();
+    DecodedSource {
+        malformed: malformed as usize,
+        records: found.records + malformed as usize,
+        latency_cycles: latencies.get(latencies.len() / 2).copied(),
+        ..found
+    }
+}
+
+/// Is it in the loop's data?
+fn is_data(address: u64) -> bool {
+    address.wrapping_sub(DATA) < DATA_BYTES as u64
+}
+
 /// The registers of a clock sample, in the kernel's order.
 fn registers(sample: &Sample<'_>) -> Registers {
     let mut registers: Registers = [0; REGISTERS];
@@ -306,6 +340,35 @@ mod tests {
     fn captured() -> PerfBundle {
         let options = crate::Options::new(Vec::<std::ffi::OsString>::new());
         capture(&options).unwrap()
+    }
+
+    #[test]
+    fn packets_are_decoded_from_a_bundle() {
+        let mut bundle = captured();
+        let load = spe::tests::load(0x40e, 350, 0);
+        let moved = |address| match address {
+            0x40_1234 => Some(CODE + 16),
+            _ => Some(DATA + 64),
+        };
+        let records = spe::rebased(&[load.clone(), load].concat(), moved).concat();
+        bundle.architecture = "aarch64".to_owned();
+        bundle.sources = vec![SourceRecords {
+            name: "arm_spe_0".to_owned(),
+            written: Written::Spe,
+            missing: String::new(),
+            records: hexadecimal(&records),
+        }];
+        let bundle = PerfBundle::from_json(bundle.to_json().as_bytes()).unwrap();
+        let decoded = &replay(&bundle).unwrap().sources[0];
+        let expected = DecodedSource {
+            name: "arm_spe_0".to_owned(),
+            records: 2,
+            accesses: 2,
+            to_data: 2,
+            latency_cycles: Some(350),
+            ..DecodedSource::default()
+        };
+        assert_eq!(decoded, &expected);
     }
 
     #[test]

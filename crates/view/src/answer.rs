@@ -257,6 +257,7 @@ fn machine(machine: &nearpage_machine::Machine) -> Value {
         "name": machine.name,
         "page_bytes": machine.page_bytes,
         "nodes": machine.nodes,
+        "devices": machine.devices,
         "latency_ns": machine.latency_ns,
         "distance": machine.distance,
         "weights": machine.weights(),

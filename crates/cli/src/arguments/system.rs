@@ -123,10 +123,13 @@ pub enum MachineCommand {
     /// second after §3.3.1: the rate of samples that costs the share of time that recording is allowed
     /// without --rate. Takes about 5 seconds. Nothing else should run meanwhile.
     Calibrate(Calibration),
-    /// Make a machine file of what Memory Latency Checker or `numactl -H` printed
+    /// Make a machine file of what other tools printed: `mlc`, `lat_mem_rd`, `numactl -H`, `acpidump`, `iasl -d`
     ///
     /// Takes latency and bandwidth matrices, latency under load, and cache-to-cache latencies of `mlc` 3.5
-    /// to 3.11; CPUs, memory and distances of `numactl -H`. One file may have both.
+    /// to 3.11; latencies of lmbench's `lat_mem_rd`, with the command before each, as `set -x` prints it
+    /// (`numactl --cpunodebind=0 --membind=1 lat_mem_rd -t 512 128`); CPUs, memory and distances of `numactl -H`; the
+    /// firmware's ratings (ACPI HMAT) as `acpidump` or `iasl -d` print them, or the file /sys/firmware/acpi/tables/HMAT.
+    /// One file may have several. What was measured comes before what the firmware says.
     Import {
         /// Files with their output
         #[arg(required = true, value_name = "FILE")]

@@ -14,6 +14,9 @@ struct Fake {
     page_ns: u64,
     /// Status of pages that won't move.
     stubborn: FxHashMap<u64, i32>,
+    /// Pages that are pinned: the kernel moves pages to one node together, stops after a node with one of these, and
+    /// says nothing of what it has not finished.
+    pinned: Vec<u64>,
     /// Pages for whose sake whole calls are refused.
     poison: FxHashMap<u64, i32>,
     ends_after_calls: Option<usize>,
@@ -49,11 +52,34 @@ impl Kernel for Fake {
         if let Some(errno) = pages.iter().find_map(|page| self.poison.get(page)) {
             return Err(io::Error::from_raw_os_error(*errno));
         }
-        for ((page, node), status) in pages.iter().zip(nodes).zip(status) {
+        let stops_at = pages.iter().position(|page| self.pinned.contains(page));
+        let same = |at: usize| {
+            (0..=at)
+                .rev()
+                .take_while(|&other| nodes[other] == nodes[at])
+                .count()
+        };
+        let end = stops_at.map_or(pages.len(), |at| at + 1 - same(at));
+        if let Some(at) = stops_at {
+            let node = nodes[at];
+            for other in (end..pages.len()).take_while(|&other| nodes[other] == node) {
+                if !self.pinned.contains(&pages[other]) {
+                    self.at.insert(pages[other], node);
+                }
+            }
+        }
+        for ((page, node), status) in pages.iter().zip(nodes).zip(status).take(end) {
             *status = self.stubborn.get(page).copied().unwrap_or_else(|| {
                 self.at.insert(*page, *node);
                 i32::from(node.0)
             });
+        }
+        Ok(())
+    }
+
+    fn page_nodes(&mut self, _: u32, pages: &[u64], nodes: &mut [i32]) -> io::Result<()> {
+        for (page, node) in pages.iter().zip(nodes) {
+            *node = self.at.get(page).map_or(0, |node| i32::from(node.0));
         }
         Ok(())
     }
@@ -120,6 +146,40 @@ fn what_will_not_move_is_counted_by_reason_and_waits_longer_each_time() {
         }
     }
     assert_eq!(tried, [0, 2, 5, 10, 19]);
+}
+
+#[test]
+fn pinned_pages_are_counted_and_keep_no_other_page_from_moving() {
+    let mut moves = moves(100);
+    for (at, page_move) in moves.iter_mut().enumerate() {
+        page_move.to = NodeId(1 + (at / 25) as u16);
+    }
+    // Two next to each other, one alone, and all of the last node's.
+    let pinned: Vec<u64> = [10, 11, 40].into_iter().chain(75..100).collect();
+    let mut kernel = Fake {
+        pinned: pinned.iter().map(|number| number * 4096).collect(),
+        ..Fake::default()
+    };
+    let mut mover = mover();
+    mover.begin_round();
+    let round = mover.carry_out(&mut kernel, PROCESS, &moves, u64::MAX);
+    assert_eq!((round.outcomes.pinned, round.outcomes.moved), (28, 72));
+    assert_eq!(
+        round
+            .outcomes
+            .by_reason()
+            .iter()
+            .map(|(_, count)| count)
+            .sum::<u64>(),
+        100
+    );
+    assert_eq!(kernel.at.len(), 72);
+    assert!(kernel.calls.len() < 20, "{:?}", kernel.calls);
+    mover.begin_round();
+    let may_try = moves
+        .iter()
+        .filter(|page_move| mover.may_try(&page_move.page));
+    assert_eq!(may_try.count(), 72);
 }
 
 #[test]

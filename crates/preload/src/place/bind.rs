@@ -227,6 +227,10 @@ const SEARCHED_BYTES_MAX: usize = 1 << 36;
 
 /// Pages gathered for one `move_pages`.
 const BATCH_PAGES: usize = 8192;
+/// Calls for one batch: each pinned range among its pages takes two more.
+const CALLS_MAX: usize = 64;
+/// A status that the kernel never writes.
+const NOT_REACHED: i32 = i32::MIN;
 
 struct Batch {
     pages: [usize; BATCH_PAGES],
@@ -321,7 +325,26 @@ impl<'a> Movement<'a> {
         };
         // SAFETY: as above.
         let batch = unsafe { &mut *(address as *mut Batch) };
-        let length = self.keep_misplaced(batch, length, &self.counters.in_place);
+        let mut left = self.keep_misplaced(batch, length, &self.counters.in_place);
+        for _ in 0..CALLS_MAX {
+            if left == 0 {
+                return;
+            }
+            left = self.move_first(batch, left);
+        }
+        self.refused(Errno(EBUSY), left);
+    }
+
+    fn refused(&self, error: Errno, pages: usize) {
+        if pages > 0 {
+            let failures = &self.counters.failures;
+            failures.add(Request::Move, error, pages as u64);
+        }
+    }
+
+    /// Moves the first `length` pages of a batch. The kernel stops at pages that it can't move, and says nothing of
+    /// those after them: these are moved to the batch's front, and their number is returned.
+    fn move_first(&self, batch: &mut Batch, length: usize) -> usize {
         let Batch {
             pages,
             nodes,
@@ -332,41 +355,50 @@ impl<'a> Movement<'a> {
             nodes.get(..length),
             status.get_mut(..length),
         ) else {
-            return;
+            return 0;
         };
-        if length == 0 {
-            return;
-        }
-        // What the kernel does not get to is not moved.
-        found.fill(-EINVAL.0);
+        found.fill(NOT_REACHED);
         if let Err(error) = sys::move_pages(asked, wanted, found, MPOL_MF_MOVE) {
-            return self
-                .counters
-                .failures
-                .add(Request::Move, error, length as u64);
+            self.refused(error, length);
+            return 0;
         }
-        let mut busy = 0;
+        let mut kept = 0;
+        let mut stopped = false;
         for at in 0..length {
-            match -status[at] {
-                ENOENT | EFAULT => {}
-                EBUSY => {
-                    (pages[busy], nodes[busy]) = (pages[at], nodes[at]);
-                    busy += 1;
-                }
-                error if error > 0 => self.counters.failures.add(Request::Move, Errno(error), 1),
-                _ => _ = self.counters.moved.fetch_add(1, Relaxed),
+            let status = status[at];
+            stopped |= status == NOT_REACHED;
+            if status == NOT_REACHED || status == -EBUSY {
+                (pages[kept], nodes[kept]) = (pages[at], nodes[at]);
+                kept += 1;
+            } else if status >= 0 {
+                self.counters.moved.fetch_add(1, Relaxed);
+            } else if status != -ENOENT && status != -EFAULT {
+                self.refused(Errno(-status), 1);
             }
         }
-        if busy > 0 {
-            // Of a huge page the kernel moves all with the first part that is asked for, and finds the other
-            // parts busy then.
-            let left = self.keep_misplaced(batch, busy, &self.counters.moved);
-            if left > 0 {
-                self.counters
-                    .failures
-                    .add(Request::Move, Errno(EBUSY), left as u64);
-            }
+        if kept == 0 {
+            return 0;
         }
+        // Of a huge page the kernel moves all with the first part that is asked for, and finds the other
+        // parts busy then.
+        let left = self.keep_misplaced(batch, kept, &self.counters.moved);
+        if !stopped {
+            self.refused(Errno(EBUSY), left);
+            return 0;
+        }
+        if left < length {
+            return left;
+        }
+        // Nothing moved: the first pages that go to one node, which the kernel moves together, are pinned.
+        let node = batch.nodes[0];
+        let pinned = batch.nodes[..left]
+            .iter()
+            .take_while(|&&other| other == node)
+            .count();
+        self.counters.pinned.fetch_add(pinned as u64, Relaxed);
+        batch.pages.copy_within(pinned..left, 0);
+        batch.nodes.copy_within(pinned..left, 0);
+        left - pinned
     }
 
     /// Asks where the first `length` pages of a batch are, which is cheap, and moves those on

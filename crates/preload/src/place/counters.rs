@@ -106,6 +106,8 @@ pub struct RuleCounters {
     pub in_place: AtomicU64,
     /// Pages that were there already and were moved.
     pub moved: AtomicU64,
+    /// Pages that were there already and can't be moved: a device or the kernel holds them where they are.
+    pub pinned: AtomicU64,
     /// Objects placed by a rule that is a rebuilt program's weaker key.
     pub weak: AtomicU64,
     /// Objects left to first touch, or where a phase found them, as planned.
@@ -143,13 +145,14 @@ unsafe impl Zeroed for RuleCounters {}
 
 impl RuleCounters {
     /// The counters that the summary shows where they are not 0, by name.
-    pub fn shown(&self) -> [(&'static str, &AtomicU64); 18] {
+    pub fn shown(&self) -> [(&'static str, &AtomicU64); 19] {
         [
             ("objects", &self.objects),
             ("pages", &self.pages),
             ("bytes", &self.bytes),
             ("in_place", &self.in_place),
             ("moved", &self.moved),
+            ("pinned", &self.pinned),
             ("weak", &self.weak),
             ("left", &self.left),
             ("waited", &self.waited),

@@ -8,7 +8,7 @@
 //! ```text
 //! {"pid":N,"executable":"NAME","rank":N|null,"mechanism":"bind"|"touch","bind_refused":ERRNO|null,
 //!  "mappings":{"used":N,"max":N},"pins":{"pinned":N,"failed":N},"unnumbered":N,
-//!  "rules":[{"number":N,"objects":N,"pages":N,"bytes":N,"in_place":N,"moved":N,"weak":N,"left":N,
+//!  "rules":[{"number":N,"objects":N,"pages":N,"bytes":N,"in_place":N,"moved":N,"pinned":N,"weak":N,"left":N,
 //!            "waited":N,"switched":N,"switched_moved":N,"switched_ns":N,"early":N,
 //!            "too_small":N,"coarsened":N,"no_room":N,"missing_node_pages":N,"untouched":N,"outside":N,"ignored":true,
 //!            "failures":[{"call":"mbind"|"move_pages"|"touch"|"sched_setaffinity"|"set_mempolicy","errno":N,"count":N}…],

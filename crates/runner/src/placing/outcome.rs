@@ -40,6 +40,8 @@ pub struct PlacedRule {
     pub placed_bytes: u64,
     /// Pages that were there already and were moved.
     pub moved_pages: u64,
+    /// Pages that were there already and can't be moved: a device or the kernel holds them where they are.
+    pub pinned_pages: u64,
     /// What did not go as planned.
     pub problems: Vec<String>,
 }
@@ -63,6 +65,7 @@ impl Placed {
                     pages: rule.pages,
                     placed_bytes: rule.bytes,
                     moved_pages: rule.switched_moved,
+                    pinned_pages: rule.pinned_pages,
                     problems: rule.troubles(),
                 })
                 .collect(),

@@ -144,6 +144,11 @@ impl RuleSummary {
                 "for a node that is not there",
             ),
             (
+                self.pinned_pages,
+                "page",
+                "pinned where they are, by a device or the kernel (RDMA, vfio, io_uring buffers): they can't be moved",
+            ),
+            (
                 self.untouched,
                 "page",
                 "not touched: unused by the program, beyond a quarter of the available memory, or not writable",

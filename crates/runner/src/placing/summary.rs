@@ -49,6 +49,9 @@ pub(super) struct RuleSummary {
     pub switched: u64,
     pub switched_moved: u64,
     pub switched_ns: u64,
+    /// Pages that a device or the kernel holds where they are.
+    #[serde(rename = "pinned")]
+    pub pinned_pages: u64,
     pub early: u64,
     pub too_small: u64,
     pub coarsened: u64,
@@ -101,6 +104,7 @@ impl RuleSummary {
         self.switched += other.switched;
         self.switched_moved += other.switched_moved;
         self.switched_ns += other.switched_ns;
+        self.pinned_pages += other.pinned_pages;
         self.early += other.early;
         self.too_small += other.too_small;
         self.coarsened += other.coarsened;

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use nearpage_perf_abi::header::{self, kind};
-use nearpage_perf_abi::{event, fixed_offset, flag, sample_type as st, u32_at, u64_at};
+use nearpage_perf_abi::{Sideband, event, fixed_offset, flag, sample_type as st, u32_at, u64_at};
 
 use super::{
     CODE, CODE_BYTES, DATA, DATA_BYTES, PerfBundle, RECORDS, SourceRecords, VERSION, Written,
@@ -15,13 +15,15 @@ use super::{
 use crate::architecture::REGISTER_MASK;
 use crate::calibrate::{LINE_BYTES, Side, calibrate, page_bytes};
 use crate::perf_event::{PerfEvent, Scope, software_attributes};
-use crate::pmu::MemoryEvent;
-use crate::record::CLOCK_SAMPLE;
+use crate::pmu::{MemoryEvent, spe};
+use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers};
 use crate::ring::Ring;
 use crate::sampler::Options;
 
 /// Registers below this are numbers, not addresses.
 const SMALL: u64 = 1 << 16;
+/// Packets that there is room for.
+const AUX_BYTES: usize = 256 << 10;
 /// How long records are waited for, source by source.
 const TIME_MAX: Duration = Duration::from_millis(1500);
 /// Between two samples of the clock.
@@ -97,20 +99,8 @@ impl TestLoop {
     }
 
     fn hardware(&self, event: &MemoryEvent) -> SourceRecords {
-        let written = Written::of(event.form);
-        if event.packets {
-            return SourceRecords {
-                name: event.name.clone(),
-                written,
-                missing: "packets of an AUX area are not taken yet".to_owned(),
-                records: String::new(),
-            };
-        }
-        self.source(
-            event.name.clone(),
-            written,
-            event.open(Scope::ThisThread, 0),
-        )
+        let opened = event.open(Scope::ThisThread, 0);
+        self.source(event.name.clone(), Written::of(event), opened)
     }
 
     /// Runs the loop under an event, which may have a leader before it.
@@ -120,7 +110,10 @@ impl TestLoop {
         written: Written,
         opened: std::io::Result<Vec<PerfEvent>>,
     ) -> SourceRecords {
-        let found = opened.and_then(|events| self.records(written, &events));
+        let found = opened.and_then(|events| match written {
+            Written::Spe => self.packets(&events),
+            _ => self.records(written, &events),
+        });
         let (records, missing) = match found {
             Ok(records) if records.is_empty() => (
                 records,
@@ -169,6 +162,41 @@ impl TestLoop {
         Ok(found)
     }
 
+    /// Packets of an AUX area; the kernel says where they are when the event stops.
+    fn packets(&self, events: &[PerfEvent]) -> std::io::Result<Vec<u8>> {
+        let sampled = events.last().ok_or(std::io::ErrorKind::NotFound)?;
+        let page_bytes = page_bytes();
+        let mut ring = Ring::map(sampled, page_bytes, (64 << 10).max(page_bytes))?;
+        ring.map_aux(sampled, AUX_BYTES.max(2 * page_bytes))?;
+        let (mut found, mut count, mut raw, mut packets) = (Vec::new(), 0, Vec::new(), Vec::new());
+        let (mut at, begun) = (0, Instant::now());
+        while count < RECORDS && begun.elapsed() < TIME_MAX {
+            sampled.enable()?;
+            at = test_loop(&self.lines, at, 50_000);
+            sampled.disable()?;
+            raw.clear();
+            ring.drain(&mut raw);
+            let mut rest = raw.as_slice();
+            while let Ok(bytes) = header::record_bytes(rest) {
+                let (record, later) = rest.split_at(bytes);
+                rest = later;
+                let Ok(record) = record::parse(record, &Identifiers::default()) else {
+                    continue;
+                };
+                if let Body::Sideband(Sideband::Aux(stretch)) = record.body {
+                    packets.clear();
+                    ring.read_aux(stretch.offset, stretch.bytes, &mut packets);
+                    ring.release_aux(stretch.offset.wrapping_add(stretch.bytes));
+                    let moved = spe::rebased(&packets, |address| self.moved(address));
+                    let taken = moved.len().min(RECORDS - count);
+                    found.extend(moved.into_iter().take(taken).flatten());
+                    count += taken;
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// Takes all out of a sample that tells of more than the loop; none where it is no sample of the loop's code.
     fn anonymise(
         &self,
@@ -209,6 +237,7 @@ impl TestLoop {
                 set(record, clock(st::CPU), self.moved(address).unwrap_or(0));
             }
             Written::Ibs => self.anonymise_ibs(record)?,
+            Written::Spe => return None,
         }
         Some(())
     }

@@ -179,6 +179,45 @@ pub(crate) fn decode(bytes: &[u8], mut each: impl FnMut(&Operation)) -> u64 {
     bad
 }
 
+/// The complete records in `bytes` whose instruction is at an address that `moved` knows, one each, with the addresses
+/// that it gives. Left out is what tells of more than the operation: contexts, times, physical addresses.
+pub(crate) fn rebased(bytes: &[u8], moved: impl Fn(u64) -> Option<u64>) -> Vec<Vec<u8>> {
+    let (mut found, mut record, mut known) = (Vec::new(), Vec::new(), false);
+    let mut at = 0;
+    while at < bytes.len() {
+        let Some((packet, length)) = packet(&bytes[at..], at) else {
+            (at, record, known) = (at + 1, Vec::new(), false);
+            continue;
+        };
+        let mut address = |header: u8, address: Option<u64>| {
+            record.push(header);
+            record.extend(address.unwrap_or(0).to_le_bytes());
+        };
+        match packet {
+            Packet::End => {
+                record.push(0x01);
+                let record = std::mem::take(&mut record);
+                found.extend(std::mem::take(&mut known).then_some(record));
+            }
+            Packet::Instruction(ip) => {
+                known = moved(ip).is_some();
+                address(0xb0, moved(ip));
+            }
+            Packet::DataAddress(data) => address(0xb2, moved(data)),
+            Packet::Latency(_) | Packet::Memory(_) | Packet::Events(_) => {
+                record.extend_from_slice(&bytes[at..at + length]);
+            }
+            // The data source.
+            Packet::Other if bytes[at] & 0xcf == 0x43 => {
+                record.extend_from_slice(&bytes[at..at + length]);
+            }
+            Packet::Other => {}
+        }
+        at += length;
+    }
+    found
+}
+
 /// For each PERF_RECORD_AUX among the records at `new` in `records`, appends its operations as
 /// precise samples of the event `id`; `aux` gives a stretch's bytes. Says how many bytes were no
 /// packets.
@@ -282,6 +321,40 @@ pub(crate) mod tests {
             events: 0x40e,
         };
         assert_eq!((read, bad), (vec![expected], 0));
+    }
+
+    #[test]
+    fn rebased_records_tell_of_the_loop_alone() {
+        let mut bytes = load(0x40e, 350, 1);
+        // One of other code, one that is cut off before its end.
+        let mut other = load(0x40e, 20, 0);
+        other[1] = 0xff;
+        bytes.extend(other);
+        bytes.extend(&load(0x40e, 30, 0)[..20]);
+        let moved = |address| match address {
+            0x40_1234 => Some(0x1000),
+            ADDRESS => Some(0x2000),
+            _ => None,
+        };
+        let records = rebased(&bytes, moved);
+        assert_eq!(records.len(), 1);
+        let (read, bad) = operations(&records[0]);
+        let expected = Operation {
+            ip: 0x1000,
+            address: 0x2000,
+            latency_cycles: 350,
+            memory: Some(1),
+            events: 0x40e,
+        };
+        assert_eq!((read, bad), (vec![expected], 0));
+        // Neither the context nor the time is there.
+        let has = |pattern: &[u8]| {
+            records[0]
+                .windows(pattern.len())
+                .any(|window| window == pattern)
+        };
+        assert!(!has(&77u32.to_le_bytes()) && !has(&123_456_789u64.to_le_bytes()));
+        assert!(has(&[0x43, 0x0d]));
     }
 
     #[test]

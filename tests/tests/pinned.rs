@@ -1,0 +1,76 @@
+//! Pages that can't be moved, in a real Linux with four memory nodes: a program's buffer of which a half is registered
+//! with io_uring.
+
+use std::time::Duration;
+
+use nearpage_tests::{Case, Guest, nearpage_path, workload};
+
+/// Its buffer in blocks, from the second thread on.
+const PLAN: &str = r#"
+version = 1
+policy = "hand"
+machine = "any"
+page_bytes = 4096
+
+[program]
+executable = "pinned_buffer"
+
+[[team]]
+name = "openmp"
+threads = 4
+
+[[object]]
+name = "buffer"
+heap = ">=1M"
+placement = "block"
+start = "second-thread"
+"#;
+
+#[test]
+fn pinned_pages_are_counted_and_the_others_move() {
+    let case = Case::new("pinned");
+    case.write("plan.toml", PLAN);
+    let (nearpage, program) = (nearpage_path(), workload("pinned_buffer"));
+    let (nearpage, program) = (nearpage.display(), program.display());
+    let bound = "env OMP_NUM_THREADS=4 OMP_PROC_BIND=true OMP_PLACES={0},{1},{2},{3}";
+    let script = format!(
+        "set -e\n\
+         echo 0 >/proc/sys/kernel/numa_balancing\n\
+         echo never >/sys/kernel/mm/transparent_hugepage/enabled\n\
+         {bound} {nearpage} run --plan plan.toml --json -- {program} 2048 2 >run.json 2>run.err\n\
+         (until=$(($(cut -d . -f 1 /proc/uptime) + 200))\n\
+          until grep -q 'pinned.:[1-9]' live.log 2>/dev/null && grep -q 'moved.:[1-9]' live.log || \
+              [ $(cut -d . -f 1 /proc/uptime) -ge $until ]; do sleep 0.2; done\n\
+          : >live.end) &\n\
+         WORKLOAD_UNTIL=live.end {bound} {nearpage} live -q --policy migrate --rate 3000 --interval 1s \
+             --log live.log -- {program} 2048 20\n"
+    );
+    let output = Guest::four_nodes()
+        .run_in(&case, &script, Duration::from_secs(600))
+        .unwrap();
+    assert_eq!(output.status, 0, "{output}");
+
+    // Of 512 pages the master fills all on node 0. The first half can't move: 128 of it are where they should be. Of
+    // the second half all move. A page at a share's end goes to one side or the other, and the heap's header is a page.
+    let placed: serde_json::Value = serde_json::from_str(&case.read("run.json")).unwrap();
+    let said = case.read("run.err");
+    let rule = &placed["placed"]["rules"][0];
+    let pages = |key: &str| rule[key].as_u64().unwrap_or_else(|| panic!("{key}: {placed}"));
+    assert!((126..=130).contains(&pages("pinned_pages")), "{placed} {said}");
+    assert!((254..=258).contains(&pages("moved_pages")), "{placed} {said}");
+    let problems = rule["problems"].to_string();
+    assert!(problems.contains("pages pinned where they are") && !problems.contains("failed"), "{problems}");
+
+    let log = case.read("live.log");
+    let outcomes = log.lines().flat_map(|line| {
+        let entry: serde_json::Value = serde_json::from_str(line).unwrap();
+        let processes = entry["processes"].as_array().cloned().unwrap_or_default();
+        processes.into_iter().map(|process| process["outcomes"].clone())
+    });
+    let (mut moved, mut pinned) = (0, 0);
+    for outcomes in outcomes {
+        moved += outcomes["moved"].as_u64().unwrap_or(0);
+        pinned += outcomes["pinned"].as_u64().unwrap_or(0);
+    }
+    assert!(moved > 0 && pinned > 0, "{log}");
+}
