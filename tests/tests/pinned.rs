@@ -55,17 +55,32 @@ fn pinned_pages_are_counted_and_the_others_move() {
     let placed: serde_json::Value = serde_json::from_str(&case.read("run.json")).unwrap();
     let said = case.read("run.err");
     let rule = &placed["placed"]["rules"][0];
-    let pages = |key: &str| rule[key].as_u64().unwrap_or_else(|| panic!("{key}: {placed}"));
-    assert!((126..=130).contains(&pages("pinned_pages")), "{placed} {said}");
-    assert!((254..=258).contains(&pages("moved_pages")), "{placed} {said}");
+    let pages = |key: &str| {
+        rule[key]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{key}: {placed}"))
+    };
+    assert!(
+        (126..=130).contains(&pages("pinned_pages")),
+        "{placed} {said}"
+    );
+    assert!(
+        (254..=258).contains(&pages("moved_pages")),
+        "{placed} {said}"
+    );
     let problems = rule["problems"].to_string();
-    assert!(problems.contains("pages pinned where they are") && !problems.contains("failed"), "{problems}");
+    assert!(
+        problems.contains("pages pinned where they are") && !problems.contains("failed"),
+        "{problems}"
+    );
 
     let log = case.read("live.log");
     let outcomes = log.lines().flat_map(|line| {
         let entry: serde_json::Value = serde_json::from_str(line).unwrap();
         let processes = entry["processes"].as_array().cloned().unwrap_or_default();
-        processes.into_iter().map(|process| process["outcomes"].clone())
+        processes
+            .into_iter()
+            .map(|process| process["outcomes"].clone())
     });
     let (mut moved, mut pinned) = (0, 0);
     for outcomes in outcomes {

@@ -34,6 +34,7 @@ pub mod brk_heap;
 pub mod counters;
 mod later;
 pub mod memory;
+mod movement;
 mod object;
 mod opening;
 pub mod order;

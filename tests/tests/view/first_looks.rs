@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use nearpage_machine::preset;
+use nearpage_machine::{Device, DeviceKind, NodeId, preset};
 use nearpage_tests::{Browser, Case};
 use serde_json::json;
 
@@ -309,5 +309,33 @@ fn colours_stand_out_from_light_and_dark_paper() {
             let found = contrast(colour, paper);
             assert!(found >= 3.0, "{colour} on {paper}: {found:.2}");
         }
+    }
+}
+
+#[test]
+fn devices_are_beside_their_node() {
+    let case = Case::new("devices");
+    let mut machine = preset("opteron-4").expect("a preset");
+    let devices = [
+        (DeviceKind::Gpu, Some(NodeId(2))),
+        (DeviceKind::Nvme, Some(NodeId(2))),
+        (DeviceKind::Nic, None),
+    ];
+    machine.devices = devices
+        .map(|(kind, node)| Device {
+            kind,
+            number: 0,
+            pci: "0000:81:00.0".to_owned(),
+            node,
+        })
+        .to_vec();
+    made_up::recording(&case.path(SOLVER), &machine);
+    let mut page = Page::new(case, &[SOLVER], "view=machine");
+    let said = text(&mut page.browser, "main");
+    for words in [
+        "gpu0, nvme0",
+        "The firmware does not say which node nic0 is next to.",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
     }
 }

@@ -204,14 +204,9 @@ pub(crate) fn rebased(bytes: &[u8], moved: impl Fn(u64) -> Option<u64>) -> Vec<V
                 address(0xb0, moved(ip));
             }
             Packet::DataAddress(data) => address(0xb2, moved(data)),
-            Packet::Latency(_) | Packet::Memory(_) | Packet::Events(_) => {
-                record.extend_from_slice(&bytes[at..at + length]);
-            }
-            // The data source.
-            Packet::Other if bytes[at] & 0xcf == 0x43 => {
-                record.extend_from_slice(&bytes[at..at + length]);
-            }
-            Packet::Other => {}
+            // The data source is of use, too.
+            Packet::Other if bytes[at] & 0xcf != 0x43 => {}
+            _ => record.extend_from_slice(&bytes[at..at + length]),
         }
         at += length;
     }
