@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `mem_lvl_num`, `mem_remote` and `mem_hops` say it better where a kernel (4.14 and later) fills
-//! them in; `mem_lvl` is a bit for each level that may have served the access. Snoops are
-//! not decoded, and of the TLBs only whether they missed.
+//! them in; `mem_lvl` is a bit for each level that may have served the access. Of snoops only
+//! those that another core's cache answered on Arm are decoded, and of the TLBs only whether they missed.
 
 /// Values of the fields above.
 const OP_LOAD: u64 = 0x02;
@@ -16,6 +16,7 @@ const OP_STORE: u64 = 0x04;
 const OP_PREFETCH: u64 = 0x08;
 const OP_FETCH: u64 = 0x10;
 
+const LEVEL_NOT_AVAILABLE: u64 = 0x01;
 const LEVEL_HIT: u64 = 0x02;
 const LEVEL_MISS: u64 = 0x04;
 
@@ -45,6 +46,8 @@ pub mod level_number {
 
 /// `mem_hops`: another core of the same node.
 const HOPS_SAME_NODE: u64 = 1;
+/// `mem_snoopx`: a cache of another core had the data.
+const SNOOP_PEER: u64 = 2;
 
 /// What an instruction did to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +140,11 @@ impl DataSource {
             (false, _) | (true, HOPS_SAME_NODE) => Level::L3,
             (true, _) => Level::RemoteCache,
         };
+        let peer = self.0 >> 38 & 3 == SNOOP_PEER;
         match self.0 >> 33 & 0xf {
+            // perf's word for stores on Neoverse, of which the hardware does not say what served them.
+            ANY_CACHE if levels & LEVEL_NOT_AVAILABLE != 0 => Level::Unknown,
+            L1 | L2 if peer => cache,
             L1 => Level::L1,
             L2 | L2_MISS_HANDLING => Level::L2,
             L3 | ANY_CACHE => cache,
@@ -248,6 +255,105 @@ mod tests {
             assert_eq!(DataSource(hit).level(), expected, "{hit:#x}");
             let miss = fields(OP_STORE, bits | LEVEL_MISS, 0, 0, 0);
             assert_eq!(DataSource(miss).level(), Level::Unknown, "{miss:#x}");
+        }
+    }
+
+    /// As tools/perf/util/arm-spe.c (Neoverse), arch/x86/events/intel/ds.c (Skylake on, Alder Lake's and Lunar Lake's cores) and
+    /// arch/x86/events/amd/ibs.c (Zen 4) write them, with what perf prints.
+    #[test]
+    fn words_of_todays_kernels() {
+        use level_number::*;
+        const NONE: u64 = 0x02 << 19;
+        const HIT: u64 = 0x04 << 19;
+        const HITM: u64 = 0x10 << 19;
+        const FORWARD: u64 = 1 << 38;
+        const PEER: u64 = SNOOP_PEER << 38;
+        let load = |lvl, number, remote, hops, snoop| {
+            fields(OP_LOAD, lvl | LEVEL_HIT, number, remote, hops) | snoop
+        };
+        for (printed, data_src, expected) in [
+            (
+                "Neoverse: L1 hit, None",
+                load(0x08, L1, 0, 0, NONE),
+                Level::L1,
+            ),
+            (
+                "Neoverse: L2 hit, Peer",
+                load(0x20, L2, 0, 0, PEER),
+                Level::L3,
+            ),
+            (
+                "Neoverse: L3 hit, Peer",
+                load(0x40, L3, 0, 0, PEER),
+                Level::L3,
+            ),
+            (
+                "Neoverse: L3 hit, Hit",
+                load(0x40, L3, 0, 0, HIT),
+                Level::L3,
+            ),
+            (
+                "Neoverse: Remote RAM hit, Peer",
+                load(0x100, RAM, 1, 0, PEER),
+                Level::RemoteMemory,
+            ),
+            (
+                "Neoverse: RAM hit, None",
+                load(0x80, RAM, 0, 0, NONE),
+                Level::LocalMemory,
+            ),
+            (
+                "Neoverse: a store, N/A",
+                fields(OP_STORE, LEVEL_NOT_AVAILABLE, ANY_CACHE, 0, 0),
+                Level::Unknown,
+            ),
+            (
+                "Intel: L3 hit, HitM",
+                load(0x40, L3, 0, 0, HITM | FORWARD),
+                Level::L3,
+            ),
+            (
+                "Intel: Remote L3 hit, HitM",
+                load(0x400, L3, 1, 0, HITM),
+                Level::RemoteCache,
+            ),
+            (
+                "Intel: Remote RAM hit, Hit",
+                load(0x100, RAM, 1, 0, HIT),
+                Level::RemoteMemory,
+            ),
+            (
+                "Intel: LFB hit",
+                load(0x10, LINE_FILL_BUFFER, 0, 0, NONE),
+                Level::LineFillBuffer,
+            ),
+            (
+                "Intel: L2 MHB hit",
+                load(0, L2_MISS_HANDLING, 0, 0, NONE),
+                Level::L2,
+            ),
+            (
+                "Intel: MSC hit",
+                load(0, MEMORY_SIDE_CACHE, 0, 0, NONE),
+                Level::LocalMemory,
+            ),
+            (
+                "AMD: Any cache, core of the node",
+                load(0, ANY_CACHE, 1, 1, 0),
+                Level::L3,
+            ),
+            (
+                "AMD: Any cache, another node",
+                load(0, ANY_CACHE, 1, 2, 0),
+                Level::RemoteCache,
+            ),
+            ("AMD: CXL hit", load(0, CXL, 0, 0, 0), Level::LocalMemory),
+        ] {
+            assert_eq!(
+                DataSource(data_src).level(),
+                expected,
+                "{printed}: {data_src:#x}"
+            );
         }
     }
 
