@@ -395,8 +395,8 @@ mod tests {
         let expected = "\
 opteron-4: 4 nodes, 4 CPUs
 source: Marathe, Thakkar, Mueller 2010, Table 2
-note: caches are those of every Opteron with one core: the paper does not name
-  the model
+note: caches are assumed to be those of other Opterons with one core: the paper
+  does not name the model
 note: no bandwidths, clock or sizes of memory are known
 pages: 4 KiB, huge 2 MiB
 
