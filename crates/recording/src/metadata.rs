@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nearpage_machine::NodeId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Launched, Mark, SampleCounts, Source};
+use crate::{Binding, Launched, Mark, Origin, SampleCounts, Source};
 
 /// How a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +110,12 @@ pub struct Metadata {
     /// Where a launcher started the recorder as one of many: which, and of what job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Launched>,
+    /// Host that it was made on, as the kernel calls it; empty: not known, or left out under `--redact`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Whose the recorder was; absent of recordings that were imported or made earlier, and under `--redact`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// What a command was bound to when it was started; absent of what was running already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
@@ -151,6 +157,8 @@ impl Metadata {
             redacted: false,
             rank: None,
             launched: None,
+            host: String::new(),
+            origin: None,
             binding: None,
             attached: None,
             tracing: None,

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use nearpage_recording::{Binding, Launched, Launcher, fit_for_a_file};
+use nearpage_recording::{Binding, Launched, Launcher, Origin, fit_for_a_file};
 
 pub(crate) use self::output::job_folder;
 pub use self::output::{OutputError, expand_output};
@@ -128,6 +128,11 @@ pub fn launched() -> Option<Launched> {
 pub(crate) fn own_host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
+}
+
+/// Whose this process is.
+pub(crate) fn origin() -> Origin {
+    Origin::of(Path::new("/proc"), "self")
 }
 
 /// What this process is bound to, as it was started.

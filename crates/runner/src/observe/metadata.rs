@@ -26,6 +26,11 @@ pub(super) fn at_start(
         redacted: options.redact,
         rank: rank(),
         launched: launcher::launched(),
+        host: match options.redact {
+            true => String::new(),
+            false => launcher::own_host(),
+        },
+        origin: (!options.redact).then(launcher::origin),
         binding: match options.target {
             Target::Command(_) => launcher::binding(),
             _ => None,
