@@ -312,7 +312,11 @@ fn what_is_wrong_with_a_sweep_is_a_line() {
     );
     let failed = case.nearpage(["sweep", "run", "sweep.toml"]).exits(1);
     assert!(
-        failed.stderr.contains("8 of 9 cells computed, 1 failed"),
+        failed.stderr.contains("8 of 9 cells computed, 1 failed\n"),
+        "{failed}"
+    );
+    assert!(
+        failed.stderr.contains("nearpage: failed: full, "),
         "{failed}"
     );
     let status = checked(&case, "status");

@@ -110,10 +110,11 @@ pub struct Metadata {
     /// Where a launcher started the recorder as one of many: which, and of what job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Launched>,
-    /// Host that it was made on, as the kernel calls it; empty: not known, or left out under `--redact`.
+    /// Host that it was made on, as the kernel calls it; empty where `launched` has it, or it is not known, and under
+    /// `--redact`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// Whose the recorder was; absent of recordings that were imported or made earlier, and under `--redact`.
+    /// Whose the recorder was; absent where that is not known, and under `--redact`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// What a command was bound to when it was started; absent of what was running already.

@@ -34,9 +34,9 @@ impl Origin {
         let unified = text.lines().find(|line| line.starts_with("0::"));
         // Where the unified hierarchy has nothing in it, an older one does.
         let unified = unified.and_then(path).filter(|path| path != "/");
-        let cgroup = unified
-            .or_else(|| text.lines().find_map(path))
-            .unwrap_or_default();
+        let cgroup = unified.or_else(|| text.lines().find_map(path));
+        // The root says nothing of whose it is.
+        let cgroup = cgroup.filter(|path| path != "/").unwrap_or_default();
         let find =
             |of: fn(&str) -> Option<&str>| cgroup.split('/').find_map(of).unwrap_or_default();
         Self {
@@ -93,6 +93,7 @@ mod tests {
         let other = "/user.slice/job_x/podman-1.scope";
         assert_eq!(of(&format!("0::{other}")), expected(other, "", ""));
         assert_eq!(of(""), expected("", "", ""));
+        assert_eq!(of("0::/\n"), expected("", "", ""));
     }
 
     #[test]

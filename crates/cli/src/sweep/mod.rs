@@ -238,7 +238,7 @@ pub fn compute(file: &Path, shard: Shard, jobs: Option<u16>) -> anyhow::Result<E
 /// Says how a sweep ended; a failure where there is a cell without a result.
 fn finished(table: &Table, work: &Work) -> anyhow::Result<ExitCode> {
     let status = table.status();
-    terminal::say(status.to_text().trim_end());
+    status.to_text().lines().for_each(terminal::say);
     terminal::next(&format!(
         "nearpage sweep report {}",
         crate::record::quoted(&work.name)

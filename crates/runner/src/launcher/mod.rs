@@ -130,9 +130,14 @@ pub(crate) fn own_host() -> String {
     name.trim().to_owned()
 }
 
-/// Whose this process is.
-pub(crate) fn origin() -> Origin {
-    Origin::of(Path::new("/proc"), "self")
+/// This host, where no launcher says it.
+pub(crate) fn host() -> String {
+    launched().map_or_else(own_host, |_| String::new())
+}
+
+/// Whose this process is, as far as that is known.
+pub(crate) fn origin() -> Option<Origin> {
+    Some(Origin::of(Path::new("/proc"), "self")).filter(|origin| *origin != Origin::default())
 }
 
 /// What this process is bound to, as it was started.

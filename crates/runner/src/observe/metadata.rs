@@ -28,9 +28,9 @@ pub(super) fn at_start(
         launched: launcher::launched(),
         host: match options.redact {
             true => String::new(),
-            false => launcher::own_host(),
+            false => launcher::host(),
         },
-        origin: (!options.redact).then(launcher::origin),
+        origin: launcher::origin().filter(|_| !options.redact),
         binding: match options.target {
             Target::Command(_) => launcher::binding(),
             _ => None,
