@@ -16,7 +16,8 @@ const ODD: u32 = 3;
 fn with_job(name: &str) -> Case {
     let case = Case::new(name);
     let machine = preset("opteron-4").expect("a preset");
-    let cpus = machine.nodes[0].cpus.to_string();
+    let cpus = machine.nodes[0].cpus.iter().map(ToString::to_string);
+    let cpus = cpus.collect::<Vec<_>>().join(",");
     for rank in 0..RANKS {
         let launched = |metadata: &mut Metadata, _: &mut Tables| {
             metadata.launched = Some(Launched {
