@@ -347,13 +347,11 @@ fn each_rank_runs_with_the_part_of_its_group() {
         .stdout;
     assert!(text.contains("[[group]]\nranks = \"0-2\""), "{text}");
     // What a job's folder and plan are not for.
-    for option in ["--html=page.html", "--heatmap"] {
-        let report = case.nearpage(["report", "job", option]).exits(2);
-        assert!(
-            report.stderr.contains("name the folder of a rank"),
-            "{report}"
-        );
-    }
+    let report = case.nearpage(["report", "job", "--heatmap"]).exits(2);
+    assert!(
+        report.stderr.contains("name the folder of a rank"),
+        "{report}"
+    );
     case.nearpage(["plan", "--policy", "object,interleave", "job"])
         .exits(2);
     case.nearpage(["plan", "job", "job/0"]).exits(2);

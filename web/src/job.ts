@@ -5,8 +5,8 @@ import { among, few } from "./colours.ts";
 import { h } from "./dom.ts";
 import { count, exact, percent, several, time } from "./format.ts";
 import { Plot, type Content, toPixels } from "./plot.ts";
-import { go, link, note, read } from "./state.ts";
-import { bar, type Column, table } from "./table.ts";
+import { go, link } from "./state.ts";
+import { bar, type Column, sortedTable, table } from "./table.ts";
 
 export function jobView(name: string): HTMLElement {
   const place = h("div", {}, "…");
@@ -120,7 +120,6 @@ function nodes(of: JobHost[]): HTMLElement {
 }
 
 function ranks(report: JobReport, opened: [number, number][], hasNodes: boolean): HTMLElement {
-  const place = h("div", {});
   const numbers = new Map(opened);
   const address = (position: number) => {
     const recording = numbers.get(position);
@@ -144,19 +143,7 @@ function ranks(report: JobReport, opened: [number, number][], hasNodes: boolean)
     ...(rows.some((rank) => rank.gpus !== null) ? [{ title: "GPUs", value: (rank: Row) => rank.gpus ?? "" }] : []),
     { title: "exit", value: (rank) => rank.exit_status ?? "", cell: (rank) => (rank.exit_status === null ? "?" : rank.exit_status), number: true, hint: "exit status; from 129 on ended by a signal" },
   ];
-  const draw = () => {
-    const state = read();
-    const column = columns.findIndex(({ title }) => title === (state.sort ?? ""));
-    place.replaceChildren(table({
-      name: "ranks",
-      rows,
-      columns,
-      sort: column < 0 ? null : { column, up: state.up === "1" },
-      sorted: (by, up) => { note({ sort: columns[by].title, up: up ? "1" : "" }); draw(); },
-    }));
-  };
-  draw();
-  return place;
+  return sortedTable("ranks", rows, columns);
 }
 
 /** A bar for each rank, by number: what it lost, in the colour of its group. */

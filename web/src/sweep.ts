@@ -5,8 +5,7 @@ import { among } from "./colours.ts";
 import { h } from "./dom.ts";
 import { count, percent, several, time } from "./format.ts";
 import { Plot, type Content, toPixels } from "./plot.ts";
-import { note, read } from "./state.ts";
-import { type Column, table } from "./table.ts";
+import { type Column, sortedTable } from "./table.ts";
 
 /** Settings that the chart has, at most: the quickest of more. */
 const SETTINGS_MAX = 60;
@@ -48,20 +47,7 @@ function cells(rows: SweepRow[]): HTMLElement {
     { title: "migrated", value: (row) => row.migrated, cell: (row) => count(row.migrated), number: true },
     { title: "replicated", value: (row) => row.replicated, cell: (row) => count(row.replicated), number: true },
   ];
-  const place = h("div", {});
-  const draw = () => {
-    const state = read();
-    const column = columns.findIndex(({ title }) => title === (state.sort ?? ""));
-    place.replaceChildren(table({
-      name: "cells",
-      rows,
-      columns,
-      sort: column < 0 ? null : { column, up: state.up === "1" },
-      sorted: (by, up) => { note({ sort: columns[by].title, up: up ? "1" : "" }); draw(); },
-    }));
-  };
-  draw();
-  return place;
+  return sortedTable("cells", rows, columns);
 }
 
 /** A line for each setting, and on it a mark for each trace and machine: its time over that of the first policy there. */

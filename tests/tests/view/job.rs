@@ -48,7 +48,7 @@ fn with_job(name: &str) -> Case {
 fn a_jobs_page_leads_to_each_rank() {
     let mut page = Page::new(with_job("job-page"), &["job"], "");
     page.says("main", "Ranks that behave alike");
-    page.says("#binding", "share CPUs");
+    page.says("#binding", "share CPU 0");
     page.says("#binding code", "srun --cpus-per-task");
     let job = page.asked("job");
     let report = &job["report"];
