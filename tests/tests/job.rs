@@ -478,3 +478,22 @@ fn what_is_wrong_with_a_job_is_a_line_each() {
         "{lines:#?}"
     );
 }
+
+/// A trace is for a machine of its own: what the rank was bound to is told, and not audited.
+#[test]
+fn a_traced_rank_says_what_it_was_bound_to() {
+    let case = Case::new("traced_rank");
+    for rank in 0..2 {
+        let mut trace = case.command(nearpage_path());
+        trace
+            .args(["trace", "-q", "--machine", "flash-8", "-o", "job/%r", "--"])
+            .arg("true");
+        slurm(&mut trace, rank, 2);
+        case.run(trace).success();
+    }
+    let report = report(&case, "job");
+    for rank in report["ranks"].as_array().expect("ranks") {
+        assert!(rank["cpus"].is_string(), "{rank}");
+    }
+    assert_eq!(report["binding"], json!([]));
+}
