@@ -11,10 +11,11 @@ def digest(program):
 
 
 def store(path, text):
-    """Writes a file, all of it or nothing."""
-    with open(path + ".new", "w") as file:
+    """Writes a file, all of it or nothing. Processes on many hosts may write the same one."""
+    new = f"{path}.{os.uname().nodename}.{os.getpid()}.new"
+    with open(new, "w") as file:
         file.write(text)
-    os.replace(path + ".new", path)
+    os.replace(new, path)
 
 
 def kept(path, key, make):

@@ -47,7 +47,7 @@ impl Slurm {
         }
         // A socket's path has 107 bytes at the most.
         let folder = std::env::temp_dir().join(format!("nearpage-slurm-{}", std::process::id()));
-        for name in ["state", "spool-n1", "spool-n2"] {
+        for name in ["state", "spool-n1", "spool-n2", "n1", "n2"] {
             fs::create_dir_all(folder.join(name)).expect("a folder");
         }
         fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("ours");
@@ -67,15 +67,15 @@ impl Slurm {
             format!("--log-file={}", munge("munged.log")),
             format!("--seed-file={}", munge("munged.seed")),
         ];
-        cluster.daemon("munged", &words);
+        let everywhere = cluster.folder.join("slurm.conf");
+        cluster.daemon("munged", &words, &everywhere);
         let socket = cluster.folder.join("munge.socket");
         wait("munged", || socket.exists());
-        cluster.daemon("slurmctld", &["-D".to_owned()]);
+        cluster.daemon("slurmctld", &["-D".to_owned()], &everywhere);
         for node in ["n1", "n2"] {
-            cluster.daemon(
-                "slurmd",
-                &["-D".to_owned(), "-N".to_owned(), node.to_owned()],
-            );
+            let words = ["-D", "-N", node].map(str::to_owned);
+            let own = cluster.folder.join(node).join("slurm.conf");
+            cluster.daemon("slurmd", &words, &own);
         }
         wait("slurmctld", || {
             let mut sinfo = cluster.command(case, "sinfo");
@@ -131,10 +131,17 @@ impl Slurm {
             port + 1,
             port + 2
         );
-        fs::write(self.folder.join("slurm.conf"), text).expect("a folder of ours");
+        fs::write(self.folder.join("slurm.conf"), &text).expect("a folder of ours");
+        // The plugin for PMIx calls its folder by user and step alone: nodes on one host need a place each.
+        for node in ["n1", "n2"] {
+            let own = self.folder.join(node);
+            fs::write(own.join("slurm.conf"), &text).expect("a folder of ours");
+            let place = format!("PMIxCliTmpDirBase={}\n", own.display());
+            fs::write(own.join("mpi.conf"), place).expect("a folder of ours");
+        }
     }
 
-    fn daemon(&mut self, program: &str, words: &[String]) {
+    fn daemon(&mut self, program: &str, words: &[String], configuration: &Path) {
         let output = File::create(
             self.folder
                 .join(format!("{program}-{}.out", self.daemons.len())),
@@ -144,7 +151,7 @@ impl Slurm {
         let path = if sbin.exists() { sbin } else { program.into() };
         let child = Command::new(path)
             .args(words)
-            .env("SLURM_CONF", self.folder.join("slurm.conf"))
+            .env("SLURM_CONF", configuration)
             .stdin(Stdio::null())
             .stdout(output.try_clone().expect("a second handle"))
             .stderr(output)

@@ -7,7 +7,7 @@
 use std::fs;
 use std::process::Command;
 
-use nearpage_tests::{Case, Finished};
+use nearpage_tests::{Case, Finished, python_package};
 use serde_json::Value;
 
 /// What `perf script` prints of three samples by two threads on two CPUs.
@@ -181,6 +181,97 @@ fn profiles_are_labelled_with_object_node_and_level() {
             assert!(text.contains(word), "{word}: {text}");
         }
     }
+}
+
+/// Decodes `ProfilesData` by the package that OpenTelemetry publishes, checks what its specification asks of the dictionary,
+/// and prints what samples say.
+const READ_OTLP: &str = r#"
+import json, sys
+from opentelemetry.proto.profiles.v1development.profiles_pb2 import ProfilesData
+data = ProfilesData.FromString(open(sys.argv[1], "rb").read())
+tables = data.dictionary
+for name in ["mapping_table", "location_table", "function_table", "link_table", "attribute_table", "stack_table"]:
+    table = getattr(tables, name)
+    assert len(table) > 0 and table[0].ByteSize() == 0, name
+    entries = [entry.SerializeToString() for entry in table]
+    assert name == "location_table" or len(set(entries)) == len(entries), name
+strings = list(tables.string_table)
+assert strings[0] == "" and len(set(strings)) == len(strings)
+def value(of):
+    return getattr(of, of.WhichOneof("value"))
+def attributes(numbers):
+    entries = [tables.attribute_table[number] for number in numbers]
+    assert 0 not in numbers and len({entry.key_strindex for entry in entries}) == len(entries)
+    return {strings[entry.key_strindex]: value(entry.value) for entry in entries}
+found = {"resource": {}, "profiles": {}}
+[resource] = data.resource_profiles
+found["resource"] = {entry.key: value(entry.value) for entry in resource.resource.attributes}
+[scope] = resource.scope_profiles
+found["scope"] = scope.scope.name
+for profile in scope.profiles:
+    samples = []
+    for sample in profile.samples:
+        assert 0 < sample.stack_index < len(tables.stack_table) and len(sample.values) == 1
+        [number] = tables.stack_table[sample.stack_index].location_indices
+        location = tables.location_table[number]
+        mapping = tables.mapping_table[location.mapping_index]
+        functions = [strings[tables.function_table[line.function_index].name_strindex] for line in location.lines]
+        samples.append({**attributes(sample.attribute_indices), "value": sample.values[0], "functions": functions,
+                        "file": strings[mapping.filename_strindex], "address": location.address})
+    kind = profile.sample_type
+    found["profiles"][f"{strings[kind.type_strindex]}/{strings[kind.unit_strindex]}"] = samples
+print(json.dumps(found))
+"#;
+
+#[test]
+fn collectors_read_what_is_exported_for_opentelemetry() {
+    let case = imported("otlp");
+    let exported = case
+        .nearpage(["export", "r", "--to", "otlp", "-o", "profile.pb"])
+        .success();
+    assert!(
+        exported.stderr.contains("3 accesses exported"),
+        "{exported}"
+    );
+    case.nearpage(["export", "r", "--to", "otlp", "--at-most", "2", "-o", "p"])
+        .says(2, &["pprof and OTLP, which add all accesses up"]);
+    let Some(package) = python_package("opentelemetry-proto==1.45.2") else {
+        return;
+    };
+    let mut python = case.command("python3");
+    python
+        .args(["-c", READ_OTLP, "profile.pb"])
+        .env("PYTHONPATH", package);
+    let found: Value = serde_json::from_str(&case.run(python).success().stdout).expect("JSON");
+    assert_eq!(found["scope"], "nearpage");
+    assert!(found["resource"]["service.name"].is_string(), "{found:#}");
+    let samples = |kind: &str| found["profiles"][kind].as_array().expect("samples").clone();
+    let sum = |kind: &str| -> i64 {
+        let values = samples(kind).into_iter();
+        values
+            .map(|sample| sample["value"].as_i64().expect("a number"))
+            .sum()
+    };
+    assert_eq!(sum("accesses/count"), 3000);
+    assert_eq!(sum("time/nanoseconds"), 400_000);
+    let remote = samples("time/nanoseconds")
+        .into_iter()
+        .find(|sample| sample["nearpage.level"] == "remote memory")
+        .expect("the remote access");
+    for (name, value) in [
+        ("nearpage.object", "grid, fine"),
+        ("nearpage.node", "node 0"),
+        ("nearpage.cpu_node", "node 1"),
+        ("nearpage.access", "load"),
+        ("thread.name", "solve"),
+        ("file", "/nonexistent/solve"),
+    ] {
+        assert_eq!(remote[name], value, "{name}: {remote:#}");
+    }
+    assert_eq!(
+        (&remote["thread.id"], &remote["value"]),
+        (&101.into(), &250_000.into())
+    );
 }
 
 /// A profile as its own reader has it, where Go is.

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearpage_tests::{Case, Finished, nearpage_path, repository, target};
+use nearpage_tests::{
+    Case, Finished, compile_mpi_program, nearpage_path, python_package, repository,
+};
 use serde_json::{Value, json};
 
 /// Variables of `srun`, for one task of a step.
@@ -64,31 +65,6 @@ fn ranks(report: &Value) -> Vec<u64> {
         .collect()
 }
 
-const MPI_PROGRAM: &str = r#"
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-int main(int argc, char **argv) {
-    int rank, size;
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (argc > 1 && rank == 1 && !strcmp(argv[1], "abort")) MPI_Abort(MPI_COMM_WORLD, 9);
-    if (argc > 1 && rank == 1) abort();
-    size_t count = 1 << 20;
-    double *values = malloc(count * sizeof *values);
-    double sum = 0, all = 0;
-    for (size_t i = 0; i < count; i++) values[i] = rank + 1;
-    for (int round = 0; round < 20; round++)
-        for (size_t i = 0; i < count; i++) sum += values[(i * 4099) & (count - 1)];
-    MPI_Allreduce(&sum, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-    if (rank == 0) printf("%d ranks, sum %.0f\n", size, all / count / 20);
-    MPI_Finalize();
-    return 0;
-}
-"#;
-
 /// `mpirun` of Open MPI with these words, four ranks.
 fn mpirun(case: &Case, words: &[&str]) -> Finished {
     let mut command = case.command("mpirun.openmpi");
@@ -103,13 +79,7 @@ fn mpirun(case: &Case, words: &[&str]) -> Finished {
 #[test]
 fn an_mpi_program_is_recorded_rank_by_rank_and_runs_as_without() {
     let case = Case::new("mpirun");
-    let source = case.write("app.c", MPI_PROGRAM);
-    let mut compiler = case.command("mpicc.openmpi");
-    compiler
-        .args(["-g", "-O1", "-o"])
-        .arg(case.path("app"))
-        .arg(source);
-    case.run(compiler).success();
+    compile_mpi_program(&case);
     let nearpage = nearpage_path();
     let nearpage = nearpage.to_str().expect("a path of letters");
     let recorded = mpirun(&case, &[nearpage, "record", "--rate", "997", "--", "./app"]).success();
@@ -377,13 +347,11 @@ fn each_rank_runs_with_the_part_of_its_group() {
         .stdout;
     assert!(text.contains("[[group]]\nranks = \"0-2\""), "{text}");
     // What a job's folder and plan are not for.
-    for option in ["--html=page.html", "--heatmap"] {
-        let report = case.nearpage(["report", "job", option]).exits(2);
-        assert!(
-            report.stderr.contains("name the folder of a rank"),
-            "{report}"
-        );
-    }
+    let report = case.nearpage(["report", "job", "--heatmap"]).exits(2);
+    assert!(
+        report.stderr.contains("name the folder of a rank"),
+        "{report}"
+    );
     case.nearpage(["plan", "--policy", "object,interleave", "job"])
         .exits(2);
     case.nearpage(["plan", "job", "job/0"]).exits(2);
@@ -391,39 +359,6 @@ fn each_rank_runs_with_the_part_of_its_group() {
         .nearpage(["view", "--no-open", "--plan", "job/plan.toml", "job/0"])
         .exits(1);
     assert!(view.stderr.contains("plan of a job"), "{view}");
-}
-
-/// Python with DuckDB, installed on first use; none where it can't be had.
-fn duckdb() -> Option<PathBuf> {
-    const VERSION: &str = "2.0.1";
-    let folder = target().join(format!("duckdb-{VERSION}"));
-    let lock =
-        fs::File::create(target().join("duckdb.lock")).expect("the target folder is writable");
-    lock.lock().expect("locking a file of ours");
-    if !folder.exists() {
-        let new = folder.with_extension("new");
-        let installed = Command::new("python3")
-            .args([
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--timeout",
-                "20",
-                "--retries",
-                "1",
-                "--target",
-            ])
-            .arg(&new)
-            .arg(format!("duckdb=={VERSION}"))
-            .output();
-        let is_installed = installed.is_ok_and(|output| output.status.success());
-        if !is_installed || fs::rename(&new, &folder).is_err() {
-            eprintln!("skipped: the Python package duckdb can't be installed here");
-            return None;
-        }
-    }
-    Some(folder)
 }
 
 #[test]
@@ -455,7 +390,9 @@ fn merged_ranks_are_queried_by_duckdb() {
             .iter()
             .all(|name| !name.starts_with(".one"))
     );
-    let Some(duckdb) = duckdb() else { return };
+    let Some(duckdb) = python_package("duckdb==2.0.1") else {
+        return;
+    };
     let ask = |query: &str| -> Vec<Vec<Value>> {
         let file = case.write("query.sql", query);
         let mut python = case.command("python3");
@@ -496,4 +433,67 @@ fn merged_ranks_are_queried_by_duckdb() {
             .is_some_and(|name| name.contains("make_table")),
         "{ranks:?}"
     );
+}
+
+/// What is wrong with a job, a line each and no more, whatever command reads it.
+#[test]
+fn what_is_wrong_with_a_job_is_a_line_each() {
+    let case = Case::new("wrong_job");
+    for rank in [0, 1, 3] {
+        let output = format!("job/{rank}");
+        let recorded = record(&case, rank, 4, &["-q", "-o", &output, "--", "true"]);
+        case.run(recorded).success();
+    }
+    let metadata = case.path("job/1/recording.json");
+    let text = fs::read_to_string(&metadata).expect("metadata");
+    let mut older: Value = serde_json::from_str(&text).expect("JSON");
+    older["recorder"] = "0.0.9".into();
+    fs::write(&metadata, older.to_string()).expect("a folder of the test's");
+    let said = |words: &[&str]| -> Vec<String> {
+        let finished = case.nearpage(words).success();
+        finished.stderr.lines().map(str::to_owned).collect()
+    };
+    let about = [
+        "rank 2 of 4 ranks missing",
+        "recorded by different versions of nearpage: 0.0.9 (rank 1)",
+    ];
+    let says = |lines: &[String], expected: &[&str]| {
+        for words in expected {
+            let found = lines.iter().filter(|line| line.contains(words)).count();
+            assert_eq!(found, 1, "{words}: {lines:#?}");
+        }
+    };
+    says(&said(&["report", "job"]), &about);
+    says(&said(&["merge", "job", "-o", "one"]), &about);
+    let mut other = record(&case, 0, 1, &["-q", "-o", "job/other", "--", "true"]);
+    other.env("SLURM_JOB_ID", "78");
+    case.run(other).success();
+    let lines = said(&["report", "job"]);
+    says(
+        &lines,
+        &["2 jobs in this folder (77, 78): this is 78, which started last"],
+    );
+    assert!(
+        lines.iter().all(|line| !line.contains("missing")),
+        "{lines:#?}"
+    );
+}
+
+/// A trace is for a machine of its own: what the rank was bound to is told, and not audited.
+#[test]
+fn a_traced_rank_says_what_it_was_bound_to() {
+    let case = Case::new("traced_rank");
+    for rank in 0..2 {
+        let mut trace = case.command(nearpage_path());
+        trace
+            .args(["trace", "-q", "--machine", "flash-8", "-o", "job/%r", "--"])
+            .arg("true");
+        slurm(&mut trace, rank, 2);
+        case.run(trace).success();
+    }
+    let report = report(&case, "job");
+    for rank in report["ranks"].as_array().expect("ranks") {
+        assert!(rank["cpus"].is_string(), "{rank}");
+    }
+    assert_eq!(report["binding"], json!([]));
 }

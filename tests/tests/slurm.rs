@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use nearpage_tests::{Case, Slurm, nearpage_path, workload};
+use nearpage_tests::{Case, Slurm, compile_mpi_program, nearpage_path, workload};
 use serde_json::Value;
 
 /// One cluster at a time, and one test that has it: the daemons take longer to start than most of this.
@@ -17,6 +17,7 @@ fn slurm_runs_steps_cancelled_jobs_and_sweeps() {
     let nearpage = nearpage.to_str().expect("a path of letters");
     a_step_on_two_nodes_is_one_job(&case, &slurm, nearpage);
     programs_end_as_without(&case, &slurm, nearpage);
+    mpi_programs_end_as_without(&case, &slurm, nearpage);
     a_cancelled_step_opens(&case, &slurm, nearpage);
     a_sweep_is_an_array(&case, &slurm);
 }
@@ -79,6 +80,43 @@ fn programs_end_as_without(case: &Case, slurm: &Slurm, nearpage: &str) {
         assert_eq!(lines(&recorded.stdout), lines(&alone.stdout), "{recorded}");
         assert_eq!(recorded.code, alone.code, "{alone}\n{recorded}");
         case.nearpage(["report", name]).success();
+    }
+}
+
+/// Ranks that speak to each other, on one node and across two, one that gives up, and one that a signal ends.
+fn mpi_programs_end_as_without(case: &Case, slurm: &Slurm, nearpage: &str) {
+    compile_mpi_program(case);
+    for (nodes, ending) in [
+        ("1", "nothing"),
+        ("2", "nothing"),
+        ("1", "abort"),
+        ("1", "signal"),
+        ("2", "abort"),
+    ] {
+        let step = ["--mpi=pmix", "-N", nodes, "-n", "4"];
+        let app: &[&str] = match ending {
+            "nothing" => &["./app"],
+            _ => &["./app", ending],
+        };
+        let alone = slurm.srun(case, &[&step[..], app].concat());
+        let job = format!("mpi-{nodes}-{ending}");
+        let output = format!("{job}/%r");
+        let record = [nearpage, "record", "-o", &output, "--"];
+        let recorded = slurm.srun(case, &[&step[..], &record, app].concat());
+        assert_eq!(
+            (&recorded.stdout, recorded.code),
+            (&alone.stdout, alone.code),
+            "{alone}\n{recorded}"
+        );
+        let report = case
+            .nearpage(["report", "--by", "rank", &job])
+            .success()
+            .stdout;
+        let hosts = if nodes == "1" { "1 host" } else { "2 hosts" };
+        assert!(
+            report.contains(&format!("4 ranks on {hosts}, Slurm")),
+            "{report}"
+        );
     }
 }
 

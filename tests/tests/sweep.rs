@@ -8,7 +8,9 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use nearpage_tests::{Case, Finished, nearpage_path, repository, workload};
+use nearpage_tests::{
+    Browser, Case, Finished, nearpage_path, python_package, repository, workload,
+};
 use serde_json::Value;
 
 const SWEEP: &str = r#"
@@ -137,6 +139,111 @@ fn cells_are_computed_once_by_whatever_shard() {
     assert!(text.contains("migrate, hold=4, trigger=32"), "{text}");
 }
 
+/// What `cells_are_computed_once_by_whatever_shard` checks as JSON, in the forms for other programs and people.
+#[test]
+fn results_are_a_table_a_page_and_profiles() {
+    let case = swept("sweep_report");
+    case.nearpage(["sweep", "run", "sweep.toml"]).success();
+    let words = ["sweep", "report", "sweep.toml", "--csv"];
+    let files = [
+        "--parquet",
+        "t.parquet",
+        "--caliper",
+        "profiles",
+        "--html",
+        "sweep.html",
+    ];
+    let csv = case
+        .nearpage([&words[..], &files].concat())
+        .success()
+        .stdout;
+    let mut lines = csv.lines();
+    assert_eq!(
+        lines.next(),
+        Some(
+            "recording,machine,policy,hold,trigger,times_first,time_ns,parallel_ns,misses,local_share,local_stall_ns,\
+             remote_stall_ns,move_ns,migrated,replicated"
+        )
+    );
+    let first: Vec<&str> = lines.next().expect("a row").split(',').collect();
+    assert_eq!(
+        first[..6],
+        ["\"full\"", "\"flash-8\"", "\"first-touch\"", "", "", "1"]
+    );
+
+    profiles_have_the_rows(&case, &csv);
+    the_page_sorts(&case);
+    let Some(duckdb) = python_package("duckdb==2.0.1") else {
+        return;
+    };
+    let query = "import duckdb\nprint(duckdb.sql(\"SELECT count(*), count(DISTINCT policy), sum(CASE WHEN hold = '4' AND trigger = '32' \
+                 THEN 1 ELSE 0 END), min(times_first) > 0 FROM 't.parquet'\").fetchall())";
+    let mut python = case.command("python3");
+    python.args(["-c", query]).env("PYTHONPATH", duckdb);
+    assert_eq!(case.run(python).success().stdout, "[(9, 4, 1, True)]\n");
+}
+
+/// As Hatchet's and Thicket's reader wants it: a tree of rows, and what the cell was beside it.
+fn profiles_have_the_rows(case: &Case, csv: &str) {
+    let mut names: Vec<String> = fs::read_dir(case.path("profiles"))
+        .expect("a folder")
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("letters")
+        })
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), CELLS, "{names:?}");
+    for (name, row) in names.iter().zip(csv.lines().skip(1)) {
+        let text = fs::read_to_string(case.path("profiles").join(name)).expect("text");
+        let profile: Value = serde_json::from_str(&text).expect("JSON");
+        let cells: Vec<&str> = row.split(',').collect();
+        assert_eq!(profile["policy"], cells[2].trim_matches('"'));
+        let columns = profile["columns"].as_array().expect("columns");
+        assert_eq!(
+            (&columns[0], columns.last()),
+            (&"Node order".into(), Some(&"path".into()))
+        );
+        let data = profile["data"].as_array().expect("rows");
+        let nodes = profile["nodes"].as_array().expect("nodes");
+        assert_eq!((data.len(), nodes.len()), (4, 4));
+        assert!(
+            data.iter()
+                .all(|row| row.as_array().map(Vec::len) == Some(columns.len()))
+        );
+        assert_eq!(data[0][1].as_f64(), cells[6].parse().ok(), "{row}");
+        let stalled = |row: usize| data[row][2].as_f64().expect("nanoseconds");
+        assert!((stalled(0) - stalled(1) - stalled(2) - stalled(3)).abs() < 1.0);
+    }
+    // It is renewed, and other people's folders are not touched.
+    case.nearpage(["sweep", "report", "sweep.toml", "--caliper", "profiles"])
+        .success();
+    case.nearpage(["sweep", "report", "sweep.toml", "--caliper", "full"])
+        .says(1, &["has other files in it"]);
+}
+
+fn the_page_sorts(case: &Case) {
+    let mut browser = Browser::start(case.folder());
+    browser.open(&format!("file://{}", case.path("sweep.html").display()));
+    browser.wait("document.querySelectorAll('tbody tr').length > 0");
+    browser.drawn();
+    let said = browser.value("document.querySelector('main').innerText");
+    let said = said.as_str().expect("text");
+    assert!(said.contains("9 of 9 cells computed"), "{said}");
+    browser.value("[...document.querySelectorAll('th button')].find(button => button.textContent === 'time').click()");
+    browser.wait("location.hash.includes('sort=time')");
+    let order = browser.value(
+        "[...document.querySelectorAll('tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))",
+    );
+    assert_eq!(order.as_array().map(Vec::len), Some(CELLS));
+    // Numbers from the largest: interleaved pages are the slowest here.
+    assert_eq!(order[0][2], "interleave", "{order}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
 #[test]
 fn a_sweep_that_is_killed_goes_on_where_it_was() {
     let case = swept("sweep_killed");
@@ -213,7 +320,11 @@ fn what_is_wrong_with_a_sweep_is_a_line() {
     );
     let failed = case.nearpage(["sweep", "run", "sweep.toml"]).exits(1);
     assert!(
-        failed.stderr.contains("8 of 9 cells computed, 1 failed"),
+        failed.stderr.contains("8 of 9 cells computed, 1 failed\n"),
+        "{failed}"
+    );
+    assert!(
+        failed.stderr.contains("nearpage: failed: full, "),
         "{failed}"
     );
     let status = checked(&case, "status");

@@ -20,6 +20,8 @@ export interface Recording {
 export interface Open {
   version: string; recordings: Recording[]; simulations: string[]; logs: string[]; target: Machine | null;
   plan_file: string | null; missing: string[];
+  /** The folder of the job that the recordings are ranks of. */
+  job: string | null; sweeps: string[];
   /** Of a file: where it opens, and the time that all of it is of. */
   saved?: { address: string; selected: [number, number] | null };
 }
@@ -140,6 +142,30 @@ export interface Result {
   policy: string; time_ns: number; timeline?: Timeline | null; movements?: Movements | null; [figure: string]: unknown;
 }
 export interface Simulation { machine: string; recording: string | string[]; threads?: number; results: Result[]; notes?: string[] }
+/** What ranks, groups and hosts did to memory. */
+export interface Use { samples: number; remote_share: number | null; cost_ns: number }
+export interface JobRank extends Use {
+  rank: number; folder: string; host: string; local_rank: number | null; group: number | null; exit_status: number | null;
+  elapsed_ns: number; cpus: string | null; memory_nodes: string | null; gpus: string | null;
+}
+export interface JobGroup extends Use {
+  ranks: number[]; difference: string | null; objects: (Use & { name: string; share: number; pattern: string })[];
+}
+export interface JobNode extends Use { node: number }
+export interface JobHost extends Use { host: string; ranks: number[]; nodes: JobNode[] }
+export interface JobReport {
+  job: string | null; size: number | null; notes: string[]; rank_notes: { ranks: number[]; note: string }[];
+  groups: JobGroup[]; too_few_samples: number[]; ranks: JobRank[]; hosts: JobHost[];
+  binding: { kind: string; host: string; ranks: number[]; sentence: string; remedy: string | null }[];
+}
+/** Opened: positions of ranks in the report, with the numbers of their recordings. */
+export interface Job { report: JobReport; opened: [number, number][] }
+export interface SweepRow {
+  recording: string; machine: string | null; policy: string; parameters: Record<string, string>; times_first: number | null;
+  time_ns: number; parallel_ns: number; misses: number; local_share: number; local_stall_ns: number; remote_stall_ns: number;
+  move_ns: number; migrated: number; replicated: number;
+}
+export interface Sweep { rows: SweepRow[]; status: { cells: number; done: number; failed: { cell: string; cause: string }[] } }
 export interface LiveProcess {
   pid: number; name: string; lost_per_1000: number; local_per_1000: number; accesses: number; requested: number;
   outcomes: Record<string, number>; longest_call_ns: number;
@@ -277,6 +303,10 @@ export const api = {
   /** All of a daemon's log, or where it has no more than `seen` intervals their number. */
   log: (number: number, seen: number | null) =>
     json<LiveLog | { intervals: number }>(`log?${parameters({ number, ...(seen === null ? {} : { seen }) })}`),
+  job: () => json<Job>("job"),
+  /** Opens the recording of a rank, by its position in the job's report. */
+  rank: (position: number) => json<{ recording: number }>(`rank?${parameters({ position })}`),
+  sweep: (number: number) => json<Sweep>(`sweep?number=${number}`),
   simulation: (number: number) => json<Simulation>(`simulation?number=${number}`),
 };
 

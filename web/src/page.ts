@@ -7,6 +7,7 @@ import type { Context } from "./context.ts";
 import { download, fileName, h } from "./dom.ts";
 import { flameView } from "./flame.ts";
 import { hint, listen, searchIfAsked, toggle } from "./help.ts";
+import { jobView, openRank } from "./job.ts";
 import { liveView } from "./live.ts";
 import { count, exact, percent, several, time } from "./format.ts";
 import { machineView } from "./machine.ts";
@@ -20,6 +21,7 @@ import { spaceView } from "./space.ts";
 import { go, link, number, read, type State } from "./state.ts";
 import { selectionOf, strip } from "./strip.ts";
 import { summaryView } from "./summary.ts";
+import { sweepView } from "./sweep.ts";
 import { threadsView } from "./threads.ts";
 
 const VIEWS: Record<string, [string, (context: Context) => HTMLElement]> = {
@@ -45,7 +47,9 @@ const over = h("div", { id: "over" });
 
 /** Name of the view: what is there decides where nothing was asked for. */
 function shown(open: Open, state: State): string {
-  if (open.recordings.length > 0 || state.view === "simulation" || state.view === "live") return state.view || "summary";
+  if (open.job !== null && !state.view) return "job";
+  if (open.recordings.length > 0 || ["simulation", "sweep", "live"].includes(state.view ?? "")) return state.view || "summary";
+  if (open.sweeps.length > 0) return "sweep";
   return open.simulations.length > 0 ? "simulation" : "live";
 }
 
@@ -59,10 +63,12 @@ function navigation(open: Open): void {
   const theme = h("button", { id: "theme", title: "light or dark", onclick: () => { dress(isDark() ? "light" : "dark"); void draw(open).catch(fail); } }, "◐");
   nav.replaceChildren(
     h("h1", {}, "nearpage"),
+    ...(open.job !== null ? [tab("job", "Job", {})] : []),
     ...(open.recordings.length > 1 ? [select] : []),
     ...(open.recordings.length > 0
       ? Object.entries(VIEWS).filter(([name]) => isOffered(name, open)).map(([name, [words]]) => tab(name, words, {}))
       : []),
+    ...open.sweeps.map(() => tab("sweep", "Sweep", {})),
     ...open.simulations.map((_, at) => tab("simulation", open.simulations.length > 1 ? `Simulation ${at + 1}` : "Simulation", { simulation: String(at) })),
     ...open.logs.map((_, at) => tab("live", open.logs.length > 1 ? `Online ${at + 1}` : "Online", { log: String(at) })),
     ...(standalone ? [] : [h("button", { id: "save-view", title: "this page as a file that needs no server and opens at this view", onclick: (event: Event) => save(open, event.currentTarget as HTMLButtonElement) }, "Save as file")]),
@@ -71,13 +77,16 @@ function navigation(open: Open): void {
   );
 }
 
+/** What is open; a job rather than its ranks. */
+const names = (open: Open) => [...(open.job !== null ? [open.job] : open.recordings.map((recording) => recording.folder)), ...open.sweeps, ...open.simulations, ...open.logs];
+
 /** Saves the page as one file that opens at what is seen, and is of the time that is selected. */
 function save(open: Open, button: HTMLButtonElement): void {
   button.disabled = true;
   const state = read();
   const at = Math.min(number(state, "recording") ?? 0, open.recordings.length - 1);
   const selection = open.recordings.length > 0 ? selectionOf(open.recordings[at], number(state, "since"), number(state, "until")) : null;
-  const name = [...open.recordings.map((recording) => recording.folder), ...open.simulations, ...open.logs][0] ?? "page";
+  const name = names(open)[0] ?? "page";
   api.file(location.hash.slice(1), selection)
     .then((file) => download(`${fileName(name.split("/").pop() ?? name)}-${shown(open, state)}.html`, new Blob([file], { type: "text/html" })), fail)
     .finally(() => { button.disabled = false; });
@@ -116,23 +125,35 @@ function tell(open: Open, at: number, progress: Progress): void {
 
 let drawn = "";
 let drawing = 0;
+/** What was open when the page was last drawn: ranks' recordings come later. */
+let latest: Open;
 
 async function draw(open: Open): Promise<void> {
+  latest = open;
   const state = read();
   const asked = ++drawing;
   navigation(open);
   if (state.theme) dress(state.theme);
   const name = shown(open, state);
-  if (name === "simulation") {
-    const at = number(state, "simulation") ?? 0;
+  const alone = (view: HTMLElement) => {
     status.replaceChildren();
     over.replaceChildren();
-    main.replaceChildren(simulationView(at, open.simulations[at] ?? ""));
+    main.replaceChildren(view);
+  };
+  if (name === "job") {
+    alone(jobView(open.job ?? ""));
+  } else if (name === "rank") {
+    alone(h("p", {}, "opening the rank's recording …"));
+    await openRank(number(state, "position") ?? 0);
+    return draw(await api.open());
+  } else if (name === "sweep") {
+    alone(sweepView(0, open.sweeps[0] ?? ""));
+  } else if (name === "simulation") {
+    const at = number(state, "simulation") ?? 0;
+    alone(simulationView(at, open.simulations[at] ?? ""));
   } else if (name === "live") {
     const at = number(state, "log") ?? 0;
-    status.replaceChildren();
-    over.replaceChildren();
-    main.replaceChildren(liveView(at, open.logs[at] ?? ""));
+    alone(liveView(at, open.logs[at] ?? ""));
   } else {
     const at = Math.min(number(state, "recording") ?? 0, open.recordings.length - 1);
     const progress = await api.progress(at);
@@ -157,7 +178,7 @@ async function draw(open: Open): Promise<void> {
 
 /** While a recording is being read: how far it is, and its views again once all is there. */
 async function watch(open: Open, at: number): Promise<void> {
-  if ((number(read(), "recording") ?? 0) !== at || ["simulation", "live"].includes(read().view ?? "")) return;
+  if ((number(read(), "recording") ?? 0) !== at || ["job", "simulation", "sweep", "live"].includes(read().view ?? "")) return;
   try {
     const progress = await api.progress(at);
     tell(open, at, progress);
@@ -180,11 +201,10 @@ async function start(): Promise<void> {
   const open = await api.open();
   if (standalone) document.body.classList.add("standalone");
   if (open.saved !== undefined && location.hash === "") history.replaceState(null, "", `#${open.saved.address}`);
-  const names = [...open.recordings.map((recording) => recording.folder), ...open.simulations, ...open.logs];
-  forgetToken(names[0] ?? "");
-  document.title = `${names.join(", ")} – nearpage`;
-  window.addEventListener("hashchange", () => draw(open).catch(fail));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { repaint(); draw(open).catch(fail); });
+  forgetToken(names(open)[0] ?? "");
+  document.title = `${names(open).join(", ")} – nearpage`;
+  window.addEventListener("hashchange", () => draw(latest).catch(fail));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { repaint(); draw(latest).catch(fail); });
   // Paper is light.
   let worn: string | undefined;
   window.addEventListener("beforeprint", () => { worn = document.documentElement.dataset.theme; dress("light"); });

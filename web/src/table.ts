@@ -2,6 +2,7 @@
 
 import { type Child, csv, download, fileName, h } from "./dom.ts";
 import { exact } from "./format.ts";
+import { note, read } from "./state.ts";
 
 export interface Column<Row> {
   title: string;
@@ -105,4 +106,22 @@ export function table<Row>({ name, rows, columns, sort, sorted, most = 200 }: Ta
     h("div", { className: "table", tabIndex: 0, role: "group", "aria-label": `${name}, scrolls` }, h("table", { "aria-label": name }, h("thead", {}, h("tr", {}, head)), body)),
     h("p", { className: "tools" }, order.length > most ? more : null, h("button", { onclick: save, className: "csv" }, "CSV")),
   );
+}
+
+/** A table whose order is in the address. */
+export function sortedTable<Row>(name: string, rows: Row[], columns: Column<Row>[]): HTMLElement {
+  const place = h("div");
+  const draw = () => {
+    const state = read();
+    const column = columns.findIndex(({ title }) => title === (state.sort ?? ""));
+    place.replaceChildren(table({
+      name,
+      rows,
+      columns,
+      sort: column < 0 ? null : { column, up: state.up === "1" },
+      sorted: (by, up) => { note({ sort: columns[by].title, up: up ? "1" : "" }); draw(); },
+    }));
+  };
+  draw();
+  return place;
 }

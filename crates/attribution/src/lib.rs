@@ -72,8 +72,8 @@ pub use input::{AccessChunks, Input, Operations, Options, ReadError};
 pub use name::{Names, call_site, place};
 pub use pattern::{Pattern, find_pattern};
 pub use ranks::{
-    BindingFinding, BoundRank, Difference, JobObject, ObjectNames, ObjectUse, RankGroup,
-    RankGroups, RankProfile, audit, group_ranks,
+    BindingFinding, BoundRank, Difference, JobObject, ObjectNames, ObjectUse, RankFindings,
+    RankGroup, RankGroups, RankProfile, audit, group_ranks,
 };
 pub use resample::RESAMPLE_SHARE;
 pub use segments::{Segment, find_segments};

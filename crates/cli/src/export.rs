@@ -48,11 +48,13 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
         ExportFormat::Csv => ProfileFormat::Csv,
         ExportFormat::Firefox => ProfileFormat::Firefox,
         ExportFormat::Pprof => ProfileFormat::Pprof,
+        ExportFormat::Otlp => ProfileFormat::Otlp,
         ExportFormat::Perfetto => ProfileFormat::Perfetto,
     };
-    if format == ProfileFormat::Pprof && arguments.at_most.is_some() {
+    let adds_up = matches!(format, ProfileFormat::Pprof | ProfileFormat::Otlp);
+    if adds_up && arguments.at_most.is_some() {
         return Err(Usage(
-            "--at-most says nothing about pprof, which adds all accesses up".to_owned(),
+            "--at-most says nothing about pprof and OTLP, which add all accesses up".to_owned(),
         )
         .into());
     }
@@ -141,6 +143,9 @@ fn told(arguments: &Export, written: Written) -> anyhow::Result<()> {
         }
         ExportFormat::Firefox => terminal::say("next: open it at profiler.firefox.com"),
         ExportFormat::Perfetto => terminal::say("next: open it at ui.perfetto.dev"),
+        ExportFormat::Otlp => terminal::next(&format!(
+            "curl --data-binary @{file} -H 'Content-Type: application/x-protobuf' http://COLLECTOR:4318/v1development/profiles"
+        )),
         ExportFormat::Csv => {}
     }
     Ok(())

@@ -27,9 +27,9 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
         GroupBy::Page => nearpage_report::GroupBy::Page,
         GroupBy::Matrix => nearpage_report::GroupBy::Matrix,
         GroupBy::CallSite => nearpage_report::GroupBy::CallSite,
-        GroupBy::Rank | GroupBy::Host | GroupBy::Group => {
+        GroupBy::Rank | GroupBy::Host | GroupBy::Node | GroupBy::Group => {
             let wording = format!(
-                "--by rank, host and group are for the folder of a job, and {} is a recording",
+                "--by rank, host, node and group are for the folder of a job, and {} is a recording",
                 arguments.recording.display()
             );
             return Err(Usage(wording).into());

@@ -24,12 +24,14 @@ pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
         [folder] => Job::open(folder)?,
         _ => None,
     };
-    let paths = job.map_or(Ok(arguments.paths), |job| job::shown(&job))?;
-    let paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
+    let paths: Vec<&Path> = arguments.paths.iter().map(AsRef::as_ref).collect();
     let listening = Listening::new(arguments.port, &paths)?;
-    let mut session = {
-        let _progress = Progress::new(format!("reading {}", paths[0].display()));
-        Session::new(&paths)?
+    let mut session = match &job {
+        Some(job) => of_job(job)?,
+        None => {
+            let _progress = Progress::new(format!("reading {}", paths[0].display()));
+            Session::new(&paths)?
+        }
     };
     if let Some(file) = arguments.plan {
         session.plan = Some((file.clone(), Plan::read(&file)?));
@@ -54,14 +56,33 @@ pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
     match listening.serve(session, move || drop(opener))? {}
 }
 
-/// `nearpage report DIR --html FILE`: the page in one file.
+/// A job, with the recordings that are shown first.
+fn of_job(job: &Job) -> anyhow::Result<Session> {
+    let page = job::page(job)?;
+    let _progress = Progress::new(format!("reading {}", page.recordings[0].display()));
+    let paths: Vec<&Path> = page.recordings.iter().map(AsRef::as_ref).collect();
+    let mut session = Session::new(&paths)?;
+    session.job = Some(page.ranks);
+    Ok(session)
+}
+
+/// `nearpage report DIR --html FILE`: the page of a recording in one file.
 pub fn write(recording: &Path, file: &Path) -> anyhow::Result<ExitCode> {
-    let doing = format!("reading {}", recording.display());
     let session = {
-        let _progress = Progress::new(doing.clone());
-        Arc::new(Session::new(&[recording])?)
+        let _progress = Progress::new(format!("reading {}", recording.display()));
+        Session::new(&[recording])?
     };
-    read_all(&session, doing);
+    write_session(session, recording, file)
+}
+
+/// The same of a job, with the recordings that its page shows first.
+pub fn write_job(job: &Job, file: &Path) -> anyhow::Result<ExitCode> {
+    write_session(of_job(job)?, &job.folder, file)
+}
+
+fn write_session(session: Session, shown: &Path, file: &Path) -> anyhow::Result<ExitCode> {
+    let session = Arc::new(session);
+    read_all(&session, format!("reading {}", shown.display()));
     let html = session.standalone()?;
     WholeFile::write(file, html.as_bytes())?;
     terminal::say(&format!("the page is in {}", file.display()));

@@ -46,7 +46,6 @@ mod memory;
 mod metrics;
 mod mover;
 mod observer;
-mod origin;
 mod pages;
 mod pins;
 mod policies;

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use nearpage_recording::Origin;
+
 use crate::daemon::Report;
 use crate::mover::Outcomes;
-use crate::origin::Origin;
 
 /// Totals, and the last interval's shares.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +91,7 @@ impl Metrics {
             self.processes.push(ProcessMetrics {
                 pid: process.pid,
                 name: process.name.clone(),
-                origin: Origin::of(proc_root, process.pid),
+                origin: Origin::of(proc_root, &process.pid.to_string()),
                 lost_share: f64::from(process.lost_per_1000) / 1000.0,
                 local_share: f64::from(process.local_per_1000) / 1000.0,
             });

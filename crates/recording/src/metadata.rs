@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nearpage_machine::NodeId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Launched, Mark, SampleCounts, Source};
+use crate::{Binding, Launched, Mark, Origin, SampleCounts, Source};
 
 /// How a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +110,13 @@ pub struct Metadata {
     /// Where a launcher started the recorder as one of many: which, and of what job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Launched>,
+    /// Host that it was made on, as the kernel calls it; empty where `launched` has it, or it is not known, and under
+    /// `--redact`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Whose the recorder was; absent where that is not known, and under `--redact`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// What a command was bound to when it was started; absent of what was running already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
@@ -151,6 +158,8 @@ impl Metadata {
             redacted: false,
             rank: None,
             launched: None,
+            host: String::new(),
+            origin: None,
             binding: None,
             attached: None,
             tracing: None,

@@ -46,16 +46,22 @@ fn profile(values: JobObject, is_far: bool) -> RankProfile {
         remote,
         cost_ns: 2e9,
     };
-    let memory = if is_far {
-        (NodeId(0), 1700.0)
+    let memory = |samples: f64, remote: f64| ObjectUse {
+        samples,
+        node_known: samples,
+        remote,
+        cost_ns: samples * 1e6,
+    };
+    let near = if is_far {
+        (NodeId(0), memory(1700.0, 1100.0))
     } else {
-        (NodeId(1), 1940.0)
+        (NodeId(1), memory(1940.0, 0.0))
     };
     RankProfile {
         total: used,
         objects: [(values, (used, "block"))].into(),
         elapsed_ns: 10_000_000_000,
-        memory_nodes: [memory, (NodeId(2), 60.0)].into(),
+        memory_nodes: [near, (NodeId(2), memory(60.0, 60.0))].into(),
         cpu_nodes: [(NodeId(1), 2000.0)].into(),
     }
 }

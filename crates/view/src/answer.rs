@@ -9,7 +9,6 @@ use nearpage_report::{Content, json};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::Session;
 use crate::code;
 use crate::flame::flame;
 use crate::objects::{OBJECTS_WHOLE, brief, matrix, objects, sharing};
@@ -20,6 +19,7 @@ use crate::point::ColourBy;
 use crate::shared_lines::shared_lines;
 use crate::standalone::SavedView;
 use crate::summary::summary;
+use crate::{JobRanks, Session};
 
 /// A request, without what only the server needs.
 #[derive(Clone, Debug, Default)]
@@ -127,6 +127,19 @@ impl Session {
                 .map(|(_, simulation)| json_answer(simulation))
                 .ok_or_else(|| Answer::error(404, "no such simulation"));
         }
+        if question.path == "sweep" {
+            let number = question.number("number")? as usize;
+            let found = self.sweeps.get(number);
+            return found
+                .map(|(_, report)| json_answer(report))
+                .ok_or_else(|| Answer::error(404, "no such sweep"));
+        }
+        if let ("job" | "rank", Some(job)) = (question.path.as_str(), &self.job) {
+            return match question.path.as_str() {
+                "job" => Ok(job.answer()),
+                _ => job.open(question.number("position")? as usize, self),
+            };
+        }
         if question.path == "log" {
             let number = question.number("number")? as usize;
             let seen = question.number("seen").ok();
@@ -136,8 +149,8 @@ impl Session {
                 .ok_or_else(|| Answer::error(404, "no such log"));
         }
         let number = question.number("recording")? as usize;
-        let opened = self
-            .recordings
+        let recordings = self.recordings();
+        let opened = recordings
             .get(number)
             .ok_or_else(|| Answer::error(404, format!("no recording {number}")))?;
         self.find_in(opened, question)
@@ -237,15 +250,18 @@ impl Session {
     }
 
     pub(crate) fn overview(&self) -> Value {
-        let recordings = self.recordings.iter().map(recording);
+        let recordings = self.recordings();
+        let recordings = recordings.iter().map(|opened| recording(opened));
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "recordings": recordings.collect::<Vec<Value>>(),
             "simulations": self.simulations.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            "job": self.job.as_ref().map(JobRanks::name),
+            "sweeps": self.sweeps.iter().map(|(name, _)| name).collect::<Vec<_>>(),
             "logs": self.logs.iter().map(|log| log.path().display().to_string()).collect::<Vec<_>>(),
             "target": self.target.as_ref().map(machine),
             "plan_file": self.plan.as_ref().map(|(path, _)| path.display().to_string()),
-            "missing": self.missing,
+            "missing": *self.missing.lock().expect("nobody panics holding it"),
             "source_folders": self.source_folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>(),
         })
     }

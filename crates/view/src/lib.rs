@@ -33,6 +33,7 @@ mod flame;
 #[cfg(all(test, has_page))]
 mod format;
 mod functions;
+mod job;
 mod live_log;
 mod objects;
 mod opened;
@@ -51,7 +52,7 @@ mod timeline;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, RwLock};
 
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::Plan;
@@ -60,6 +61,7 @@ use serde_json::Value;
 
 pub use answer::Question;
 pub use error::Error;
+pub use job::JobRanks;
 pub use live_log::LiveLog;
 pub use nearpage_http::Answer;
 pub use opened::{Opened, Stage};
@@ -69,10 +71,14 @@ pub use server::Listening;
 /// All that is being looked at.
 #[derive(Debug)]
 pub struct Session {
-    /// Recordings, in the order in which they were named.
-    pub recordings: Vec<Opened>,
+    /// Recordings, in the order in which they were named; after them those of ranks that were asked for.
+    recordings: RwLock<Vec<Arc<Opened>>>,
+    /// The job that the recordings are ranks of.
+    pub job: Option<JobRanks>,
     /// Simulations: file and content.
     pub simulations: Vec<(String, Value)>,
+    /// Sweeps: file, and what `nearpage sweep report --json` prints of it.
+    pub sweeps: Vec<(String, Value)>,
     /// Logs of `nearpage live`.
     pub logs: Vec<LiveLog>,
     /// Machine that plans are for; none: the recording's own.
@@ -86,7 +92,7 @@ pub struct Session {
     /// Folders below which source files are looked for; none: at the paths that debug information names.
     pub source_folders: Vec<PathBuf>,
     /// What went wrong after opening.
-    pub missing: Mutex<Vec<String>>,
+    pub missing: Arc<Mutex<Vec<String>>>,
 }
 
 /// The page of one simulation in one file: its name, and what `nearpage simulate --json` prints of it.
@@ -100,6 +106,16 @@ pub fn simulation_page(name: &str, json: &str) -> Result<String, Error> {
     session.standalone()
 }
 
+/// The page of a sweep in one file: its name, and what `nearpage sweep report --json` prints of it.
+///
+/// # Errors
+/// [`Error::NoPage`].
+pub fn sweep_page(name: &str, report: Value) -> Result<String, Error> {
+    let mut session = Session::new(&[])?;
+    session.sweeps.push((name.to_owned(), report));
+    session.standalone()
+}
+
 impl Session {
     /// Opens recordings (folders), simulations (files of `nearpage simulate --json`) and logs (of
     /// `nearpage live --log`).
@@ -108,15 +124,17 @@ impl Session {
     /// [`Error::Recording`], [`Error::Attribution`], [`Error::Simulation`], [`Error::Log`].
     pub fn new(paths: &[&Path]) -> Result<Self, Error> {
         let mut session = Self {
-            recordings: Vec::new(),
+            recordings: RwLock::default(),
+            job: None,
             simulations: Vec::new(),
+            sweeps: Vec::new(),
             logs: Vec::new(),
             target: None,
             plan: None,
             threads: None,
             parameters: Parameters::default(),
             source_folders: Vec::new(),
-            missing: Mutex::default(),
+            missing: Arc::default(),
         };
         for path in paths {
             if live_log::is_log(path) {
@@ -127,15 +145,31 @@ impl Session {
                     .simulations
                     .push((path.display().to_string(), simulation));
             } else {
-                session.recordings.push(Opened::new(path)?);
+                session.add(Opened::new(path)?);
             }
         }
         Ok(session)
     }
 
+    /// The recordings, in the order of their numbers.
+    pub fn recordings(&self) -> Vec<Arc<Opened>> {
+        self.recordings
+            .read()
+            .expect("nobody panics holding it")
+            .clone()
+    }
+
+    /// Adds a recording; its number.
+    fn add(&self, opened: Opened) -> usize {
+        let mut recordings = self.recordings.write().expect("nobody panics holding it");
+        recordings.push(Arc::new(opened));
+        recordings.len() - 1
+    }
+
     /// Parts of the recordings' accesses that have been read, and how many there are.
     pub fn chunks_read(&self) -> (u64, u64) {
-        let parts = self.recordings.iter().map(Opened::progress);
+        let recordings = self.recordings();
+        let parts = recordings.iter().map(|opened| opened.progress());
         parts.fold((0, 0), |(read, all), (more, of)| {
             (read + more as u64, all + of as u64)
         })
@@ -143,13 +177,18 @@ impl Session {
 
     /// Reads what [`Session::new`] has only sampled. Failures are shown on the page.
     pub fn read_all(&self) {
-        for opened in &self.recordings {
-            if let Err(error) = opened.read_all() {
-                let folder = opened.recording.folder.display();
-                let mut missing = self.missing.lock().expect("nobody panics holding it");
-                missing.push(format!("{folder}: only a sample is shown: {error}"));
-            }
+        for opened in self.recordings() {
+            read_all(&opened, &self.missing);
         }
+    }
+}
+
+/// Reads what opening has only sampled; a failure goes to `missing`.
+fn read_all(opened: &Opened, missing: &Mutex<Vec<String>>) {
+    if let Err(error) = opened.read_all() {
+        let folder = opened.recording.folder.display();
+        let mut missing = missing.lock().expect("nobody panics holding it");
+        missing.push(format!("{folder}: only a sample is shown: {error}"));
     }
 }
 

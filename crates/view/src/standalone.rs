@@ -62,11 +62,19 @@ impl Session {
             let question = format!("simulation?number={number}");
             answers.embed(&question, &question);
         }
+        for number in 0..self.sweeps.len() {
+            let question = format!("sweep?number={number}");
+            answers.embed(&question, &question);
+        }
+        if self.job.is_some() {
+            answers.embed("job", "job");
+        }
         for number in 0..self.logs.len() {
             let question = format!("log?number={number}");
             answers.embed(&question, &question);
         }
-        for number in 0..self.recordings.len() {
+        let recordings = self.recordings();
+        for number in 0..recordings.len() {
             for path in ["progress", "plan"] {
                 let question = format!("{path}?recording={number}");
                 answers.embed(&question, &question);
@@ -76,7 +84,7 @@ impl Session {
                 answers.embed(&question, &format!("{question}{time}"));
             }
         }
-        for (number, opened) in self.recordings.iter().enumerate() {
+        for (number, opened) in recordings.iter().enumerate() {
             answers.embed_pictures(number, opened, view, &time);
         }
         Ok(html(&answers.embedded))

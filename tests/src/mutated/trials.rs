@@ -15,9 +15,10 @@ use super::{Seeds, seeds, session};
 pub const COMMANDS: [&str; 6] = ["report", "plan", "replay", "export", "page", "view"];
 
 /// Formats of `export`, each of every so many recordings.
-const FORMATS: [&str; 6] = [
+const FORMATS: [&str; 7] = [
     "parquet",
     "pprof",
+    "otlp",
     "firefox",
     "perfetto",
     "csv",

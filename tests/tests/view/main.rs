@@ -6,6 +6,7 @@
 
 mod code;
 mod first_looks;
+mod job;
 mod lasting;
 mod made_up;
 mod many_objects;

@@ -253,9 +253,9 @@ fn memory(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
             continue;
         }
         let by_node = &parsed.rank.profile.memory_nodes;
-        let all: f64 = by_node.values().sum();
+        let all: f64 = by_node.values().map(|used| used.samples).sum();
         let far = by_node.iter().filter(|(node, _)| !cpu_nodes.contains(node));
-        let far: Vec<(NodeId, f64)> = far.map(|(node, samples)| (*node, *samples)).collect();
+        let far: Vec<(NodeId, f64)> = far.map(|(node, used)| (*node, used.samples)).collect();
         let share = far.iter().map(|(_, samples)| samples).sum::<f64>() / all;
         if all >= ELSEWHERE_SAMPLES_MIN && share >= ELSEWHERE_SHARE_MIN {
             // Those that have a part worth naming.
@@ -321,6 +321,7 @@ mod tests {
     use nearpage_machine::{Device, preset};
 
     use super::*;
+    use crate::ObjectUse;
 
     /// Findings for ranks on a host of four nodes of two CPUs; each with its CPUs and the nodes that it may use.
     fn audited(ranks: &[(&str, &str)], profile: &RankProfile) -> Vec<BindingFinding> {
@@ -397,7 +398,15 @@ mod tests {
         let machine = preset("opteron-4").unwrap();
         let cpu = machine.nodes[1].cpus[0].to_string();
         let profile = RankProfile {
-            memory_nodes: [(NodeId(0), 580.0), (NodeId(1), 420.0)].into(),
+            memory_nodes: [(0, 580.0), (1, 420.0)]
+                .map(|(node, samples)| {
+                    let used = ObjectUse {
+                        samples,
+                        ..ObjectUse::default()
+                    };
+                    (NodeId(node), used)
+                })
+                .into(),
             ..RankProfile::default()
         };
         let found = audited(&[(&cpu, "0-3")], &profile);

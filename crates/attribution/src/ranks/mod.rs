@@ -5,19 +5,23 @@
 
 mod binding;
 mod groups;
+mod weights;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
-use nearpage_machine::{CpuId, NodeId};
-use nearpage_recording::{AccessBatch, ColumnSelection, Frame, ObjectKind, Recording};
+use nearpage_machine::NodeId;
+use nearpage_recording::{Frame, ObjectKind, Recording};
 use nearpage_wire::is_runtime_module;
 use rustc_hash::FxHashMap;
 
 pub use self::binding::{BindingFinding, BoundRank, audit};
 pub use self::groups::{Difference, RankGroup, RankGroups, group_ranks};
 
-use crate::{Attribution, Names, ObjectGroup, ObjectName, Pattern, ReadError, call_site};
+use self::weights::Weights;
+use crate::{
+    Attribution, Error, Input, Names, ObjectGroup, ObjectName, Operations, Options, Pattern,
+    attribute, call_site,
+};
 
 /// Objects of a rank that are kept, the most accessed first: others are a small part of it.
 const OBJECTS_MAX: usize = 64;
@@ -88,63 +92,24 @@ pub struct RankProfile {
     pub objects: BTreeMap<JobObject, (ObjectUse, &'static str)>,
     /// Time from the beginning of the recording to its end, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Samples by the node of the memory; empty where not known.
-    pub memory_nodes: BTreeMap<NodeId, f64>,
+    /// What was done to memory, by its node; empty where not known.
+    pub memory_nodes: BTreeMap<NodeId, ObjectUse>,
     /// Samples by the node of the CPU.
     pub cpu_nodes: BTreeMap<NodeId, f64>,
 }
 
 impl RankProfile {
-    /// Of a rank's recording.
-    ///
-    /// # Errors
-    /// Accesses that cannot be read.
-    pub fn of(
-        recording: &Recording,
-        attribution: &Attribution,
-        names: &mut ObjectNames,
-    ) -> Result<Self, ReadError> {
-        let weight: f64 = attribution.objects.iter().map(ObjectGroup::accesses).sum();
-        let weight = weight.max(attribution.totals.accesses);
-        let weights = Weights::of(recording)?;
-        let effective = weights.effective_samples();
-        let samples_per_weight = match weight > 0.0 {
-            true => effective / weight,
-            false => 0.0,
-        };
-        let own_names = Names::new(&recording.tables, &attribution.objects);
-        let mut all: BTreeMap<JobObject, (ObjectUse, &'static str)> = BTreeMap::new();
-        let mut total = ObjectUse::default();
-        for group in &attribution.objects {
-            let used = object_use(group, samples_per_weight);
-            total.add(&used);
-            let name = || own_names.of(group);
-            let object = names.number(identity(recording, group, &own_names), name);
-            match all.entry(object) {
-                Entry::Vacant(entry) => {
-                    entry.insert((used, group.pattern.kind()));
-                }
-                // Of what has several rows in a report, the pattern of the costliest, which comes first.
-                Entry::Occupied(mut entry) => entry.get_mut().0.add(&used),
-            }
+    /// Of what was found in a rank's recording; ranks in order, so that objects' numbers and names don't depend on who was
+    /// read first.
+    pub fn new(found: RankFindings, names: &mut ObjectNames) -> Self {
+        let mut profile = found.profile;
+        for object in found.objects {
+            let number = names.number(object.identity, || object.name);
+            profile
+                .objects
+                .insert(number, (object.used, object.pattern));
         }
-        total.samples = effective;
-        let mut most: Vec<_> = all.into_iter().collect();
-        most.sort_by(|(_, (a, _)), (_, (b, _))| b.samples.total_cmp(&a.samples));
-        most.truncate(OBJECTS_MAX);
-        let in_samples = |by_node: BTreeMap<NodeId, f64>| {
-            let nodes = by_node.into_iter();
-            nodes
-                .map(|(node, weight)| (node, weight * samples_per_weight))
-                .collect()
-        };
-        Ok(Self {
-            total,
-            objects: most.into_iter().collect(),
-            elapsed_ns: elapsed_ns(recording),
-            memory_nodes: in_samples(weights.by_memory),
-            cpu_nodes: in_samples(weights.by_cpu),
-        })
+        profile
     }
 
     /// Time lost to memory accesses, as a share of the time that was recorded; of several threads it may be above 1.
@@ -156,61 +121,96 @@ impl RankProfile {
     }
 }
 
-/// The weights of a recording's accesses.
-#[derive(Default)]
-struct Weights {
-    sum: f64,
-    squares: f64,
-    /// By the node of the memory, and of the CPU; empty where the machine has one node.
-    by_memory: BTreeMap<NodeId, f64>,
-    by_cpu: BTreeMap<NodeId, f64>,
+/// What was found in a rank's recording, before its objects are known from those of other ranks.
+#[derive(Debug)]
+pub struct RankFindings {
+    /// Without its objects.
+    profile: RankProfile,
+    objects: Vec<FoundObject>,
 }
 
-impl Weights {
-    fn of(recording: &Recording) -> Result<Self, ReadError> {
-        let has_nodes = recording.machine.nodes.len() > 1;
-        let columns = ColumnSelection {
-            cpu: has_nodes,
-            weight: true,
-            page_node: has_nodes,
-            ..ColumnSelection::NONE
+/// An object of one rank.
+#[derive(Debug)]
+struct FoundObject {
+    identity: String,
+    name: String,
+    used: ObjectUse,
+    pattern: &'static str,
+}
+
+impl RankFindings {
+    /// Reads a rank's recording.
+    ///
+    /// # Errors
+    /// Accesses that cannot be read.
+    pub fn of(recording: &Recording, operations: Operations) -> Result<Self, Error> {
+        let weighed = weights::Weighed::new(recording);
+        let Input {
+            tables,
+            marks,
+            counts,
+            machine,
+            ..
+        } = Input::new(recording);
+        let input = Input {
+            accesses: &weighed,
+            tables,
+            marks,
+            counts,
+            machine,
         };
-        let mut found = Self::default();
-        let mut cpu_nodes: FxHashMap<CpuId, Option<NodeId>> = FxHashMap::default();
-        let mut reader = recording.chunk_reader();
-        let mut batch = AccessBatch::default();
-        for chunk in 0..recording.access_chunks() {
-            reader.read(chunk, columns, &mut batch)?;
-            for weight in batch.weight.iter().map(|weight| f64::from(*weight)) {
-                found.sum += weight;
-                found.squares += weight * weight;
-            }
-            if !has_nodes {
-                continue;
-            }
-            let rows = batch.cpu.iter().zip(&batch.page_node).zip(&batch.weight);
-            for ((cpu, page_node), weight) in rows {
-                let weight = f64::from(*weight);
-                if let Some(node) = page_node {
-                    *found.by_memory.entry(*node).or_default() += weight;
-                }
-                let node = cpu_nodes
-                    .entry(*cpu)
-                    .or_insert_with(|| recording.machine.node_of(*cpu));
-                if let Some(node) = node {
-                    *found.by_cpu.entry(*node).or_default() += weight;
+        let options = Options {
+            page_bytes: recording.machine.page_bytes,
+            operations,
+            ..Options::default()
+        };
+        let attribution = attribute(&input, &options)?;
+        Ok(Self::new(recording, &attribution, weighed.weights()))
+    }
+
+    fn new(recording: &Recording, attribution: &Attribution, weights: Weights) -> Self {
+        let weight: f64 = attribution.objects.iter().map(ObjectGroup::accesses).sum();
+        let weight = weight.max(attribution.totals.accesses);
+        let effective = weights.effective_samples();
+        let samples_per_weight = match weight > 0.0 {
+            true => effective / weight,
+            false => 0.0,
+        };
+        let names = Names::new(&recording.tables, &attribution.objects);
+        let mut all: Vec<(&ObjectGroup, ObjectUse, String)> = Vec::new();
+        let mut by_identity: FxHashMap<String, usize> = FxHashMap::default();
+        let mut total = ObjectUse::default();
+        for group in &attribution.objects {
+            let used = object_use(group, samples_per_weight);
+            total.add(&used);
+            let identity = identity(recording, group, &names);
+            match by_identity.get(&identity) {
+                // Of what has several rows in a report, name and pattern of the costliest, which comes first.
+                Some(&known) => all[known].1.add(&used),
+                None => {
+                    by_identity.insert(identity.clone(), all.len());
+                    all.push((group, used, identity));
                 }
             }
         }
-        Ok(found)
-    }
-
-    /// How many accesses of equal weight would tell as much: (Σ weight)² / Σ weight² (Kish, Survey Sampling, 1965, section
-    /// 11.7). Rates that fall leave a few accesses that stand for most of a run.
-    fn effective_samples(&self) -> f64 {
-        match self.squares > 0.0 {
-            true => self.sum * self.sum / self.squares,
-            false => 0.0,
+        total.samples = effective;
+        all.sort_by(|(_, a, _), (_, b, _)| b.samples.total_cmp(&a.samples));
+        all.truncate(OBJECTS_MAX);
+        let objects = all.into_iter().map(|(group, used, identity)| FoundObject {
+            identity,
+            name: names.of(group),
+            used,
+            pattern: group.pattern.kind(),
+        });
+        Self {
+            objects: objects.collect(),
+            profile: RankProfile {
+                total,
+                objects: BTreeMap::new(),
+                elapsed_ns: elapsed_ns(recording),
+                memory_nodes: weights.memory_nodes(samples_per_weight),
+                cpu_nodes: weights.cpu_nodes(samples_per_weight),
+            },
         }
     }
 }

@@ -101,6 +101,8 @@ pub enum ExportFormat {
     Firefox,
     /// For `go tool pprof`
     Pprof,
+    /// OpenTelemetry's profiles, as collectors take them by HTTP
+    Otlp,
     /// JSON (Chrome's trace events) for ui.perfetto.dev
     Perfetto,
 }
@@ -109,7 +111,7 @@ pub enum ExportFormat {
 #[command(
     after_help = "A profile has each access labelled with object, node and level. In Firefox Profiler the roots are \
     objects, weights are microseconds lost and categories are levels; pprof has labels, say `go tool pprof -tagroot \
-    object,level FILE`; Perfetto shows each thread's accesses, and the time lost by node and level over time."
+    object,level FILE`; OTLP has attributes, nearpage.object and so on; Perfetto shows each thread's accesses, and the time lost by node and level over time."
 )]
 pub struct Export {
     /// The recording, or the folder of a job, whose tables are those of `merge`
@@ -121,7 +123,7 @@ pub struct Export {
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
     /// Write at most so many accesses, chosen at random, which stand for the others [default:
-    /// 1000000; all as Parquet, and for pprof, which adds them up]
+    /// 1000000; all as Parquet, and as pprof and OTLP, which add them up]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub at_most: Option<u64>,
     /// Print what was done as JSON
@@ -215,6 +217,8 @@ pub enum GroupBy {
     Rank,
     /// Of a job: one row per host
     Host,
+    /// Of a job: one row per memory node of each host
+    Node,
     /// Of a job: ranks that behave alike together
     Group,
 }
@@ -281,7 +285,8 @@ impl Report {
 )]
 pub struct View {
     /// Recordings (two are compared), outputs of `simulate --json`, and logs of `live --log`, which are followed while
-    /// they grow. Of a job's folder a rank of the largest group is shown, and compared with one of the next group
+    /// they grow. Of a job's folder its groups of ranks, bindings, hosts and nodes are shown, and each rank's recording when
+    /// it is opened
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
     /// Plan to show [default: plan.edited.toml or plan.toml in the recording's folder, else what `plan` decides]

@@ -204,4 +204,13 @@ pub struct SweepReport {
     /// Print it as CSV, a row for each result
     #[arg(long)]
     pub csv: bool,
+    /// Write it as a Parquet table, with the columns of --csv
+    #[arg(long, value_name = "FILE")]
+    pub parquet: Option<PathBuf>,
+    /// Write it as a page in one file: a table that sorts, and a chart
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write each result as a file of its own into a new folder, for Hatchet and Thicket: both read Caliper's JSON
+    #[arg(long, value_name = "DIR")]
+    pub caliper: Option<PathBuf>,
 }

@@ -6,12 +6,14 @@ mod plan;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
-use nearpage_attribution::{ObjectNames, Operations, RankProfile, group_ranks};
+use nearpage_attribution::{ObjectNames, Operations, RankFindings, RankProfile};
 use nearpage_machine::Machine;
-use nearpage_planner::{Analysis, Error};
-use nearpage_recording::{Job, RankRecording, rank_words};
+use nearpage_recording::{Job, RankRecording, Recording, rank_words};
 use nearpage_report::{JobBy, JobContent, asks_nothing, job_json, job_text};
+use nearpage_view::JobRanks;
 
 use crate::arguments::{GroupBy, Report};
 use crate::progress::Progress;
@@ -21,18 +23,17 @@ pub use merge::{MergeOutput, merge, merge_jobs};
 pub use plan::{PlannedJob, plan};
 
 pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
-    for (is_given, option) in [
-        (arguments.heatmap.is_some(), "--heatmap"),
-        (arguments.html.is_some(), "--html"),
-    ] {
-        if is_given {
-            return Err(for_recordings(option, job));
-        }
+    if arguments.heatmap.is_some() {
+        return Err(for_recordings("--heatmap", job));
+    }
+    if let Some(file) = &arguments.html {
+        return crate::view::write_job(job, file);
     }
     let by = match arguments.by {
         None | Some(GroupBy::Group) => JobBy::Group,
         Some(GroupBy::Rank) => JobBy::Rank,
         Some(GroupBy::Host) => JobBy::Host,
+        Some(GroupBy::Node) => JobBy::Node,
         Some(
             GroupBy::Object | GroupBy::Thread | GroupBy::Page | GroupBy::Matrix | GroupBy::CallSite,
         ) => {
@@ -57,46 +58,34 @@ pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Recordings that speak for a job where one or two can be shown: a rank of the largest group, and one of the next group.
-pub fn shown(job: &Job) -> anyhow::Result<Vec<PathBuf>> {
+/// What the page shows of a job: its report, and recordings that are open from the start.
+pub struct JobPage {
+    /// Recordings of a rank of the largest group, and one of the next group.
+    pub recordings: Vec<PathBuf>,
+    /// The report, and where ranks' recordings are.
+    pub ranks: JobRanks,
+}
+
+pub fn page(job: &Job) -> anyhow::Result<JobPage> {
     let mut job = job.clone();
     let read = Ranks::read(&mut job, Operations::Both)?;
-    let groups = group_ranks(&read.profiles);
-    let shown = groups.groups.iter().take(2);
+    let content = JobContent::new(&job, &read.profiles, &read.names, &read.machines);
+    job.notes.iter().for_each(|note| terminal::say(note));
+    let report = serde_json::from_str(&job_json(&content))?;
+    let shown = content.groups().groups.iter().take(2);
     let mut positions: Vec<usize> = shown
         .filter_map(|group| group.representative(&read.profiles))
         .collect();
     if positions.is_empty() {
         positions.push(0);
     }
-    job.notes.iter().for_each(|note| terminal::say(note));
-    let words = positions
-        .iter()
-        .zip(&groups.groups)
-        .map(|(&position, group)| {
-            let ranks = group.members.iter().map(|&member| job.ranks[member].rank);
-            let ranks: Vec<u32> = ranks.collect();
-            format!(
-                "rank {} of {}",
-                job.ranks[position].rank,
-                rank_words(&ranks)
-            )
-        });
-    let words: Vec<String> = words.collect();
-    terminal::say(&format!(
-        "{} is a job: showing {}; `nearpage view {}` shows another rank",
-        job.folder.display(),
-        match words.is_empty() {
-            true => format!(
-                "rank {}, as no rank has samples enough for a group",
-                job.ranks[0].rank
-            ),
-            false => words.join(", compared with "),
-        },
-        job.folder.join("FOLDER").display()
-    ));
-    let folder = |&position: &usize| job.ranks[position].folder.clone();
-    Ok(positions.iter().map(folder).collect())
+    let folder = |position: usize| job.ranks[position].folder.clone();
+    let name = job.folder.display().to_string();
+    let folders = (0..job.ranks.len()).map(folder).collect();
+    Ok(JobPage {
+        recordings: positions.iter().map(|&position| folder(position)).collect(),
+        ranks: JobRanks::new(name, report, folders, &positions),
+    })
 }
 
 fn for_recordings(options: &str, job: &Job) -> anyhow::Error {
@@ -128,58 +117,70 @@ impl Ranks {
         };
         let ranks = std::mem::take(&mut job.ranks);
         let progress = Progress::new("reading ranks".to_owned());
-        let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-        let at_once = at_once.min(READ_AT_ONCE_MAX);
         let mut failure = None;
-        for (number, ranks_at_once) in ranks.chunks(at_once).enumerate() {
-            progress.say(format!("reading rank {}", ranks_at_once[0].rank));
-            progress.done((number * at_once) as u64, ranks.len() as u64);
-            // In order, so that names do not depend on who is done first.
-            for (rank, analysis) in ranks_at_once
-                .iter()
-                .zip(analysed(ranks_at_once, operations))
-            {
-                match analysis
-                    .map_err(anyhow::Error::from)
-                    .and_then(|one| read.add(rank, one))
-                {
-                    Ok(()) => job.ranks.push(rank.clone()),
-                    Err(error) => {
-                        let note = format!("rank {} left out: {error}", rank.rank);
-                        job.notes.push(note);
-                        failure.get_or_insert(error);
-                    }
+        for_each_in_order(&ranks, operations, |position, found| {
+            let rank = &ranks[position];
+            progress.say(format!("reading rank {}", rank.rank));
+            progress.done(position as u64, ranks.len() as u64);
+            match found {
+                Ok((found, machine)) => {
+                    read.profiles.push(RankProfile::new(found, &mut read.names));
+                    read.machines.entry(rank.host.clone()).or_insert(machine);
+                    job.ranks.push(rank.clone());
+                }
+                Err(error) => {
+                    let note = format!("rank {} left out: {error}", rank.rank);
+                    job.notes.push(note);
+                    failure.get_or_insert(error);
                 }
             }
-        }
+        });
         match failure {
             Some(error) if job.ranks.is_empty() => Err(error),
             _ => Ok(read),
         }
     }
-
-    fn add(&mut self, rank: &RankRecording, analysis: Analysis) -> anyhow::Result<()> {
-        let names = &mut self.names;
-        let profile = RankProfile::of(&analysis.recording, &analysis.attribution, names)
-            .map_err(anyhow::Error::from_boxed)?;
-        self.profiles.push(profile);
-        let machine = analysis.recording.machine;
-        self.machines.entry(rank.host.clone()).or_insert(machine);
-        Ok(())
-    }
 }
 
-/// Recordings read on a thread each, in their order.
-fn analysed(ranks: &[RankRecording], operations: Operations) -> Vec<Result<Analysis, Error>> {
-    let read = |rank: &RankRecording| Analysis::of(&rank.folder, operations);
+type Found = anyhow::Result<(RankFindings, Machine)>;
+
+/// Reads recordings, several at once, and calls `take` with what was found in each, in their order.
+fn for_each_in_order(
+    ranks: &[RankRecording],
+    operations: Operations,
+    mut take: impl FnMut(usize, Found),
+) {
+    let find = |rank: &RankRecording| {
+        let recording = Recording::open(&rank.folder)?;
+        let found = RankFindings::of(&recording, operations)?;
+        Ok((found, recording.machine))
+    };
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_once = at_once.min(READ_AT_ONCE_MAX);
+    let next = AtomicUsize::new(0);
+    let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {
-        let reading: Vec<_> = ranks
-            .iter()
-            .map(|rank| scope.spawn(move || read(rank)))
-            .collect();
-        let read = reading
-            .into_iter()
-            .map(|thread| thread.join().expect("a panic ends the process"));
-        read.collect()
-    })
+        for _ in 0..at_once {
+            let (send, next, find) = (send.clone(), &next, &find);
+            scope.spawn(move || {
+                while let Some((position, rank)) = {
+                    let position = next.fetch_add(1, Ordering::Relaxed);
+                    ranks.get(position).map(|rank| (position, rank))
+                } {
+                    // Nobody receives any more only where this process ends.
+                    let _ = send.send((position, find(rank)));
+                }
+            });
+        }
+        drop(send);
+        let mut early = BTreeMap::new();
+        let mut turn = 0;
+        for (position, found) in receive {
+            early.insert(position, found);
+            while let Some(found) = early.remove(&turn) {
+                take(turn, found);
+                turn += 1;
+            }
+        }
+    });
 }

@@ -1,6 +1,8 @@
 //! `nearpage simulate --sweep` and `nearpage sweep`: traces × machines × policies × parameters. Each result is a file, so
 //! that a sweep goes on where it was interrupted, and processes on many hosts share one.
 
+mod caliper;
+mod columns;
 mod file;
 mod result;
 mod slurm;
@@ -18,10 +20,11 @@ use nearpage_planner::replay::trace::Replayed;
 use nearpage_recording::Recording;
 use nearpage_simulator::{Job, SimulatedPolicy, Trace, simulate};
 
-use crate::arguments::{Deciding, Engine, Shard, Sweep, SweepCommand};
+use crate::arguments::{Deciding, Engine, Shard, Sweep, SweepCommand, SweepReport};
 use crate::cells::{self, Attempt};
 use crate::progress::Progress;
 use crate::simulate::{Plans, serves};
+use crate::whole_file::WholeFile;
 use crate::{Usage, json, terminal};
 
 use file::{Cell, SweepFile};
@@ -57,15 +60,51 @@ pub fn main(arguments: &Sweep) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         SweepCommand::Report(report) => {
-            let table = Table::of(&Work::read(&report.file)?)?;
-            match (report.json, report.csv) {
-                (true, _) => json::print(&table.output())?,
-                (_, true) => terminal::print(&table.output().to_csv())?,
-                _ => terminal::print(&table.output().to_text(terminal::width()))?,
-            }
+            write_report(report)?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Prints what has been computed, or writes it where options say.
+fn write_report(report: &SweepReport) -> anyhow::Result<()> {
+    // Files are named from the folder that the command was given in; reading the sweep enters the sweep's.
+    let absolute = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
+    let not_found = "the current folder can't be found";
+    let html = absolute(&report.html).context(not_found)?;
+    let parquet = absolute(&report.parquet).context(not_found)?;
+    let caliper = absolute(&report.caliper).context(not_found)?;
+    let table = Table::of(&Work::read(&report.file)?)?;
+    let output = table.output();
+    if let Some(path) = &parquet {
+        columns::write_parquet(&output, path)?;
+    }
+    if let Some(folder) = &caliper {
+        caliper::write_caliper(&output, folder)?;
+    }
+    if let Some(path) = &html {
+        let name = report.file.display().to_string();
+        let page = nearpage_view::sweep_page(&name, serde_json::to_value(&output)?)?;
+        WholeFile::write(path, page.as_bytes())?;
+    }
+    if report.json {
+        return json::print(&output);
+    }
+    if report.csv {
+        return Ok(terminal::print(&columns::csv(&output))?);
+    }
+    match (&report.html, &report.caliper) {
+        (Some(path), _) => {
+            terminal::say(&format!("next: open {} in a browser", path.display()));
+        }
+        (None, Some(folder)) => terminal::say(&format!(
+            "next: thicket.Thicket.from_caliper({:?}) in Python",
+            folder.display().to_string()
+        )),
+        (None, None) if parquet.is_some() => {}
+        (None, None) => terminal::print(&output.to_text(terminal::width()))?,
+    }
+    Ok(())
 }
 
 /// A sweep's cells, and where their results are.
@@ -199,7 +238,7 @@ pub fn compute(file: &Path, shard: Shard, jobs: Option<u16>) -> anyhow::Result<E
 /// Says how a sweep ended; a failure where there is a cell without a result.
 fn finished(table: &Table, work: &Work) -> anyhow::Result<ExitCode> {
     let status = table.status();
-    terminal::say(status.to_text().trim_end());
+    status.to_text().lines().for_each(terminal::say);
     terminal::next(&format!(
         "nearpage sweep report {}",
         crate::record::quoted(&work.name)

@@ -1,6 +1,6 @@
 //! What has been computed of a sweep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use nearpage_amount::{count, percent, time};
@@ -22,7 +22,7 @@ pub struct SweepOutput<'a> {
     /// Version of this form.
     version: u32,
     /// A row for each result, in the order of the file.
-    rows: Vec<Row<'a>>,
+    pub(super) rows: Vec<Row<'a>>,
     /// How much there is.
     status: SweepStatusOutput,
 }
@@ -51,20 +51,20 @@ struct FailedCell {
 
 /// A result.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Row<'a> {
+pub struct Row<'a> {
     /// Folder of the trace, as the file names it.
-    recording: &'a str,
+    pub(super) recording: &'a str,
     /// The machine, as the file names it; null: the trace's own.
-    machine: Option<&'a str>,
+    pub(super) machine: Option<&'a str>,
     /// The policy.
-    policy: &'a str,
+    pub(super) policy: &'a str,
     /// Parameters that the file sets.
-    parameters: &'a BTreeMap<String, String>,
+    pub(super) parameters: &'a BTreeMap<String, String>,
     /// Time over that of the first policy on the same trace and machine; null: that has no result.
-    times_first: Option<f64>,
+    pub(super) times_first: Option<f64>,
     /// The figures.
     #[serde(flatten)]
-    result: CellResult,
+    pub(super) result: CellResult,
 }
 
 /// The cells, and what came of each.
@@ -211,43 +211,9 @@ impl SweepOutput<'_> {
         text
     }
 
-    /// A line for each result.
-    pub fn to_csv(&self) -> String {
-        let mut text = "recording,machine,policy,parameters,times_first,time_ns,parallel_ns,misses,local_share,\
-                        local_stall_ns,remote_stall_ns,move_ns,migrated,replicated\n"
-            .to_owned();
-        for row in &self.rows {
-            let parameters = row.parameters.iter();
-            let parameters: Vec<String> = parameters
-                .map(|(name, value)| format!("{name}={value}"))
-                .collect();
-            let names = [
-                row.recording,
-                row.machine.unwrap_or_default(),
-                row.policy,
-                &parameters.join(" "),
-            ];
-            let names = names.map(|name| format!("\"{}\"", name.replace('"', "\"\"")));
-            let CellResult {
-                time_ns,
-                parallel_ns,
-                misses,
-                local_share,
-                local_stall_ns,
-                remote_stall_ns,
-                move_ns,
-                migrated,
-                replicated,
-            } = row.result;
-            let ratio = row.times_first.map(|ratio| ratio.to_string());
-            let _ = writeln!(
-                text,
-                "{},{},{time_ns},{parallel_ns},{misses},{local_share},{local_stall_ns},{remote_stall_ns},{move_ns},\
-                 {migrated},{replicated}",
-                names.join(","),
-                ratio.unwrap_or_default(),
-            );
-        }
-        text
+    /// Parameters that rows have, by name.
+    pub fn parameters(&self) -> BTreeSet<&str> {
+        let names = self.rows.iter().flat_map(|row| row.parameters.keys());
+        names.map(String::as_str).collect()
     }
 }

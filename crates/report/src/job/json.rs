@@ -129,6 +129,18 @@ struct HostForm<'a> {
     /// All that they did.
     #[serde(flatten)]
     total: Use,
+    /// What they did to the host's memory, by node; empty where pages' nodes are not known.
+    nodes: Vec<NodeForm>,
+}
+
+/// The memory of a node.
+#[derive(Serialize, JsonSchema)]
+struct NodeForm {
+    /// Its number.
+    node: u16,
+    /// What was done to it.
+    #[serde(flatten)]
+    used: Use,
 }
 
 /// What is wrong with a binding.
@@ -186,6 +198,14 @@ pub fn job_json(content: &JobContent) -> String {
         host: name,
         ranks: content.numbers(&host.ranks),
         total: Use::from(&host.total),
+        nodes: host
+            .nodes
+            .iter()
+            .map(|(node, used)| NodeForm {
+                node: node.0,
+                used: Use::from(used),
+            })
+            .collect(),
     });
     let rank_notes = content.job.rank_notes().into_iter();
     let output = JobReportOutput {

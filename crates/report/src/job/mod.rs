@@ -46,6 +46,8 @@ impl<'a> JobContent<'a> {
             .ranks
             .iter()
             .zip(profiles)
+            // A trace has the machine that it was made for, whose CPUs are not those that the rank was bound to.
+            .filter(|(rank, _)| rank.metadata.tracing.is_none())
             .filter_map(|(rank, profile)| {
                 Some(BoundRank {
                     rank: rank.rank,
@@ -63,6 +65,11 @@ impl<'a> JobContent<'a> {
             groups: group_ranks(profiles),
             findings: audit(&bound),
         }
+    }
+
+    /// Ranks that behave alike.
+    pub fn groups(&self) -> &RankGroups {
+        &self.groups
     }
 
     fn rank(&self, position: usize) -> &RankRecording {
@@ -154,9 +161,10 @@ impl<'a> JobContent<'a> {
     fn placement(&self, members: &[usize]) -> Option<String> {
         let mut places = members.iter().map(|&position| {
             let profile = &self.profiles[position];
+            let memory = profile.memory_nodes.iter();
             Some((
-                most_nodes(&profile.cpu_nodes)?,
-                most_nodes(&profile.memory_nodes)?,
+                most_nodes(profile.cpu_nodes.iter().map(|(node, n)| (*node, *n)))?,
+                most_nodes(memory.map(|(node, used)| (*node, used.samples)))?,
             ))
         });
         let (cpus, memory) = places.next()??;
@@ -173,9 +181,9 @@ impl<'a> JobContent<'a> {
 }
 
 /// The fewest nodes that together have most of the samples.
-fn most_nodes(by_node: &BTreeMap<NodeId, f64>) -> Option<NodeList> {
-    let all: f64 = by_node.values().sum();
-    let mut descending: Vec<(NodeId, f64)> = by_node.iter().map(|(node, n)| (*node, *n)).collect();
+fn most_nodes(by_node: impl Iterator<Item = (NodeId, f64)>) -> Option<NodeList> {
+    let mut descending: Vec<(NodeId, f64)> = by_node.collect();
+    let all: f64 = descending.iter().map(|(_, samples)| samples).sum();
     descending.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     let mut covered = 0.0;
     let mut chosen = Vec::new();
@@ -204,6 +212,8 @@ struct Host {
     total: ObjectUse,
     /// Greatest of the ranks' shares of time lost.
     lost_share: f64,
+    /// What was done to memory, by its node; empty where not known.
+    nodes: BTreeMap<NodeId, ObjectUse>,
 }
 
 impl JobContent<'_> {
@@ -213,6 +223,9 @@ impl JobContent<'_> {
             let host = hosts.entry(&self.rank(position).host).or_default();
             host.ranks.push(position);
             host.total.add(&profile.total);
+            for (node, used) in &profile.memory_nodes {
+                host.nodes.entry(*node).or_default().add(used);
+            }
             host.lost_share = host.lost_share.max(profile.lost_share());
         }
         hosts

@@ -1,12 +1,12 @@
 //! The report of a job as text: groups of ranks and who is not like them, or a row for each rank or host.
 
 use nearpage_attribution::{ObjectUse, RankGroup};
-use nearpage_machine::several;
+use nearpage_machine::{NodeId, several};
 
 use super::{JobContent, binding, cpus};
 use crate::printable;
 use crate::table::{Column, wrapped, write_lines};
-use nearpage_amount::{count, percent};
+use nearpage_amount::{count, percent, time};
 
 /// Objects with a smaller share of a group's accesses are left out.
 const SHARE_MIN: f64 = 0.01;
@@ -23,6 +23,8 @@ pub enum JobBy {
     Rank,
     /// A host.
     Host,
+    /// A node of a host, and what was done to its memory.
+    Node,
 }
 
 /// The report, at most `width` wide, with at most `rows` rows of each table.
@@ -33,6 +35,7 @@ pub fn job_text(content: &JobContent, by: JobBy, width: usize, rows: usize) -> S
         JobBy::Group => groups(content, width, rows, &mut text),
         JobBy::Rank => ranks(content, width, rows, &mut text),
         JobBy::Host => hosts(content, width, rows, &mut text),
+        JobBy::Node => nodes(content, width, rows, &mut text),
     }
     bindings(content, width, &mut text);
     text
@@ -238,6 +241,51 @@ fn hosts(content: &JobContent, width: usize, rows: usize, text: &mut String) {
         },
     ];
     let names: Vec<String> = hosts.iter().map(|(name, _)| printable(name)).collect();
+    table(columns, "host", &names, width, text);
+    text.push('\n');
+}
+
+fn nodes(content: &JobContent, width: usize, rows: usize, text: &mut String) {
+    let hosts = content.hosts();
+    let nodes: Vec<_> = hosts
+        .iter()
+        .flat_map(|(host, of)| of.nodes.iter().map(move |(node, used)| (host, node, used)))
+        .take(rows)
+        .collect();
+    if nodes.is_empty() {
+        text.push_str(&wrapped(
+            "No page's node is known: the hosts have one memory node, or the recordings don't say.",
+            width,
+        ));
+        text.push_str("\n\n");
+        return;
+    }
+    let cells = |cell: &dyn Fn(&(&&str, &NodeId, &ObjectUse)) -> String| {
+        nodes.iter().map(cell).collect::<Vec<String>>()
+    };
+    let columns = vec![
+        Column {
+            title: "node",
+            rank: 9,
+            cells: cells(&|(_, node, _)| node.to_string()),
+        },
+        Column {
+            title: "samples",
+            rank: 2,
+            cells: cells(&|(.., used)| count(used.samples)),
+        },
+        Column {
+            title: "remote",
+            rank: 6,
+            cells: cells(&|(.., used)| remote(used)),
+        },
+        Column {
+            title: "time lost",
+            rank: 5,
+            cells: cells(&|(.., used)| time(used.cost_ns)),
+        },
+    ];
+    let names = cells(&|(host, ..)| printable(host));
     table(columns, "host", &names, width, text);
     text.push('\n');
 }

@@ -3,14 +3,16 @@
 //!
 //! [`Labels`] says of an access what it was; a file for each format writes that. Where a recording
 //! has more accesses than are asked for, one at random of every so many is written and stands for
-//! them; how many were left out is returned. pprof adds up, and so takes all.
+//! them; how many were left out is returned. pprof and OTLP add up, and so take all.
 
 mod csv;
 mod firefox;
 mod labels;
+mod otlp;
 mod perf_script;
 mod perfetto;
 mod pprof;
+mod sums;
 mod table;
 
 use std::io::{self, Write};
@@ -33,6 +35,8 @@ pub enum ProfileFormat {
     Firefox,
     /// Go's pprof: a gzipped protocol buffer.
     Pprof,
+    /// OpenTelemetry's profiles: a protocol buffer, as collectors take it by HTTP.
+    Otlp,
     /// Chrome's trace event format, JSON, which Perfetto reads.
     Perfetto,
 }
@@ -65,7 +69,7 @@ trait Writer {
     fn finish(self: Box<Self>, thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// Writes at most `accesses_max` accesses of `recording` (pprof: all, added up) to `out`.
+/// Writes at most `accesses_max` accesses of `recording` (pprof and OTLP: all, added up) to `out`.
 ///
 /// # Errors
 /// A damaged recording, or what writing to `out` comes to.
@@ -77,7 +81,7 @@ pub fn write_profile(
 ) -> Result<Written, ProfileError> {
     let total = recording.access_count();
     let every = match format {
-        ProfileFormat::Pprof => 1,
+        ProfileFormat::Pprof | ProfileFormat::Otlp => 1,
         _ => total.div_ceil(accesses_max.max(1)).max(1),
     };
     let thinned = (every > 1).then(|| {
@@ -94,6 +98,7 @@ pub fn write_profile(
         ProfileFormat::Csv => Box::new(csv::Csv::begin(out)?),
         ProfileFormat::Firefox => Box::new(firefox::Firefox::new(recording)),
         ProfileFormat::Pprof => Box::new(pprof::Pprof::new(recording)),
+        ProfileFormat::Otlp => Box::new(otlp::Otlp::new(recording)),
         ProfileFormat::Perfetto => Box::new(perfetto::Perfetto::begin(recording, out)?),
     };
     let written = for_each_labelled(recording, every, |labelled| {

@@ -7,13 +7,13 @@ use std::io::{self, Write};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use nearpage_files::readable;
-use nearpage_machine::NodeId;
-use nearpage_recording::{AccessKind, Level, ModuleId, Recording, ThreadIndex};
+use nearpage_recording::{ModuleId, Recording};
 use prost::Message;
 use rustc_hash::FxHashMap;
 
 use super::Writer;
-use super::labels::{Function as CodeFunction, Labelled, access_name, level_name, node_name};
+use super::labels::{Code, Function as CodeFunction, Labelled};
+use super::sums::{Sum, Sums};
 
 /// The parts of profile.proto that are written, with its numbers.
 mod proto {
@@ -111,20 +111,6 @@ mod proto {
     }
 }
 
-/// What makes accesses one sample.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    code: u32,
-    /// In the string table.
-    object: i64,
-    object_kind: i64,
-    node: Option<NodeId>,
-    cpu_node: Option<NodeId>,
-    level: Level,
-    kind: AccessKind,
-    thread: ThreadIndex,
-}
-
 pub(super) struct Pprof<'a> {
     recording: &'a Recording,
     profile: proto::Profile,
@@ -133,9 +119,7 @@ pub(super) struct Pprof<'a> {
     modules: FxHashMap<ModuleId, u64>,
     /// Position in `profile.location` + 1, by number of the code.
     locations: FxHashMap<u32, u64>,
-    /// In order of appearance: accesses and time.
-    sums: Vec<(Key, f64, f64)>,
-    by_key: FxHashMap<Key, usize>,
+    sums: Sums,
 }
 
 impl<'a> Pprof<'a> {
@@ -147,8 +131,7 @@ impl<'a> Pprof<'a> {
             functions: FxHashMap::default(),
             modules: FxHashMap::default(),
             locations: FxHashMap::default(),
-            sums: Vec::new(),
-            by_key: FxHashMap::default(),
+            sums: Sums::default(),
         };
         // The first is the empty one, by definition.
         pprof.string("");
@@ -224,11 +207,10 @@ impl<'a> Pprof<'a> {
         id
     }
 
-    fn location(&mut self, labelled: &Labelled<'_>) {
-        if self.locations.contains_key(&labelled.code_number) {
-            return;
+    fn location(&mut self, number: u32, code: &Code) -> u64 {
+        if let Some(id) = self.locations.get(&number) {
+            return *id;
         }
-        let code = labelled.code;
         let lines = code.functions.iter().map(|function| proto::Line {
             function_id: self.function(function),
             line: i64::from(function.line),
@@ -242,42 +224,16 @@ impl<'a> Pprof<'a> {
             address: code.offset,
             line,
         });
-        self.locations.insert(labelled.code_number, id);
-    }
-
-    fn labels(&mut self, key: &Key) -> Vec<proto::Label> {
-        let thread = self.recording.tables.threads.get(key.thread.0 as usize);
-        let thread = thread.map_or_else(
-            || "unknown".to_owned(),
-            |thread| format!("{} {}", thread.name, thread.tid),
-        );
-        let texts = [
-            ("node", node_name(key.node)),
-            ("CPU node", node_name(key.cpu_node)),
-            ("level", level_name(key.level).to_owned()),
-            ("kind", access_name(key.kind).to_owned()),
-            ("thread", thread),
-        ];
-        let mut labels: Vec<proto::Label> = Vec::new();
-        for (name, str) in [("object", key.object), ("object kind", key.object_kind)] {
-            labels.push(proto::Label {
-                key: self.string(name),
-                str,
-            });
-        }
-        for (name, text) in texts {
-            let (key, str) = (self.string(name), self.string(&text));
-            labels.push(proto::Label { key, str });
-        }
-        labels
+        self.locations.insert(number, id);
+        id
     }
 
     /// pprof takes the first mapping for the program: that of the process with most time lost, by the name of its
     /// first thread, which the kernel cuts.
-    fn put_program_first(&mut self) {
+    fn put_program_first(&mut self, sums: &Sums) {
         let tables = &self.recording.tables;
         let mut lost_ns: FxHashMap<u32, i64> = FxHashMap::default();
-        for (key, _, cost_ns) in &self.sums {
+        for Sum { key, cost_ns, .. } in &sums.rows {
             if let Some(thread) = tables.threads.get(key.thread.0 as usize) {
                 let sum = lost_ns.entry(thread.pid).or_default();
                 *sum = sum.saturating_add(cost_ns.round() as i64);
@@ -307,38 +263,32 @@ impl<'a> Pprof<'a> {
 
 impl Writer for Pprof<'_> {
     fn access(&mut self, labelled: &Labelled<'_>, _out: &mut dyn Write) -> io::Result<()> {
-        self.location(labelled);
-        let access = &labelled.access;
-        let key = Key {
-            code: labelled.code_number,
-            object: self.string(labelled.object),
-            object_kind: self.string(labelled.object_kind),
-            node: labelled.node,
-            cpu_node: labelled.cpu_node,
-            level: access.level,
-            kind: access.kind,
-            thread: access.thread,
-        };
-        let next = self.sums.len();
-        let at = *self.by_key.entry(key).or_insert(next);
-        if at == next {
-            self.sums.push((key, 0.0, 0.0));
-        }
-        self.sums[at].1 += f64::from(access.weight);
-        self.sums[at].2 += f64::from(access.cost_ns);
+        self.sums.add(labelled);
         Ok(())
     }
 
     fn finish(mut self: Box<Self>, _thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
-        self.put_program_first();
-        for (key, accesses, cost_ns) in std::mem::take(&mut self.sums) {
-            let label = self.labels(&key);
+        let sums = std::mem::take(&mut self.sums);
+        for Sum {
+            key,
+            accesses,
+            cost_ns,
+        } in &sums.rows
+        {
+            let location = self.location(key.code, &sums.codes[&key.code]);
+            let labels = sums.labels(key, self.recording).into_iter();
+            let label = labels.map(|(name, text)| proto::Label {
+                key: self.string(name),
+                str: self.string(&text),
+            });
+            let label = label.collect();
             self.profile.sample.push(proto::Sample {
-                location_id: vec![self.locations[&key.code]],
+                location_id: vec![location],
                 value: vec![accesses.round() as i64, cost_ns.round() as i64],
                 label,
             });
         }
+        self.put_program_first(&sums);
         let mut gzip = GzEncoder::new(out, Compression::default());
         gzip.write_all(&self.profile.encode_to_vec())?;
         gzip.finish()?;

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use nearpage_recording::{Binding, Launched, Launcher, fit_for_a_file};
+use nearpage_recording::{Binding, Launched, Launcher, Origin, fit_for_a_file};
 
 pub(crate) use self::output::job_folder;
 pub use self::output::{OutputError, expand_output};
@@ -128,6 +128,16 @@ pub fn launched() -> Option<Launched> {
 pub(crate) fn own_host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
+}
+
+/// This host, where no launcher says it.
+pub(crate) fn host() -> String {
+    launched().map_or_else(own_host, |_| String::new())
+}
+
+/// Whose this process is, as far as that is known.
+pub(crate) fn origin() -> Option<Origin> {
+    Some(Origin::of(Path::new("/proc"), "self")).filter(|origin| *origin != Origin::default())
 }
 
 /// What this process is bound to, as it was started.

@@ -26,6 +26,11 @@ pub(super) fn at_start(
         redacted: options.redact,
         rank: rank(),
         launched: launcher::launched(),
+        host: match options.redact {
+            true => String::new(),
+            false => launcher::host(),
+        },
+        origin: launcher::origin().filter(|_| !options.redact),
         binding: match options.target {
             Target::Command(_) => launcher::binding(),
             _ => None,

@@ -322,6 +322,9 @@ fn metadata(
         },
         rank: rank(),
         launched: crate::launcher::launched(),
+        host: crate::launcher::host(),
+        origin: crate::launcher::origin(),
+        binding: crate::launcher::binding(),
         tracing: Some(tracing),
         ..Metadata::begun(Source::Tracer, SystemTime::now(), machine.node_ids())
     }

@@ -1,25 +1,30 @@
-//! Whose a process is, for a fleet's metrics: its control group, and the job or pod that a resource manager named that after.
+//! Whose a process is, for a fleet: its control group, and the job or pod that a resource manager named that after.
 
 use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 /// Longest `/proc/PID/cgroup` that is read.
 const CGROUP_BYTES_MAX: u64 = 64 << 10;
 
 /// Whose a process is; empty where that is not known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Path of its control group in the unified hierarchy, else in the first.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cgroup: String,
     /// Number of its job: Slurm calls the group of a job `job_NUMBER`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub job: String,
     /// Identifier of its pod: Kubernetes calls the group of a pod `pod…` or `kubepods-…-pod….slice`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pod: String,
 }
 
 impl Origin {
-    /// Of a process, by the kernel's files below `proc_root`.
-    pub fn of(proc_root: &Path, pid: u32) -> Self {
-        let file = proc_root.join(pid.to_string()).join("cgroup");
+    /// Of a process, by the kernel's files below `proc_root`: `self` is this one.
+    pub fn of(proc_root: &Path, process: &str) -> Self {
+        let file = proc_root.join(process).join("cgroup");
         let text = nearpage_files::read_text(&file, CGROUP_BYTES_MAX).unwrap_or_default();
         Self::of_text(&text)
     }
@@ -29,9 +34,9 @@ impl Origin {
         let unified = text.lines().find(|line| line.starts_with("0::"));
         // Where the unified hierarchy has nothing in it, an older one does.
         let unified = unified.and_then(path).filter(|path| path != "/");
-        let cgroup = unified
-            .or_else(|| text.lines().find_map(path))
-            .unwrap_or_default();
+        let cgroup = unified.or_else(|| text.lines().find_map(path));
+        // The root says nothing of whose it is.
+        let cgroup = cgroup.filter(|path| path != "/").unwrap_or_default();
         let find =
             |of: fn(&str) -> Option<&str>| cgroup.split('/').find_map(of).unwrap_or_default();
         Self {
@@ -88,6 +93,7 @@ mod tests {
         let other = "/user.slice/job_x/podman-1.scope";
         assert_eq!(of(&format!("0::{other}")), expected(other, "", ""));
         assert_eq!(of(""), expected("", "", ""));
+        assert_eq!(of("0::/\n"), expected("", "", ""));
     }
 
     #[test]
@@ -95,7 +101,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("9")).unwrap();
         std::fs::write(root.path().join("9/cgroup"), "0::/a:b\n").unwrap();
-        assert_eq!(Origin::of(root.path(), 9).cgroup, "/a:b");
-        assert_eq!(Origin::of(root.path(), 8), Origin::default());
+        assert_eq!(Origin::of(root.path(), "9").cgroup, "/a:b");
+        assert_eq!(Origin::of(root.path(), "8"), Origin::default());
     }
 }

@@ -1,0 +1,100 @@
+//! Accesses of one instruction with the same labels, added up: samples of formats that know no single accesses.
+
+use nearpage_machine::NodeId;
+use nearpage_recording::{AccessKind, Level, Recording, ThreadIndex};
+use rustc_hash::FxHashMap;
+
+use super::labels::{Code, Labelled, access_name, level_name, node_name};
+
+/// What makes accesses one sample.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// Of the instruction, in [`Sums::codes`].
+    pub code: u32,
+    object: u32,
+    object_kind: &'static str,
+    node: Option<NodeId>,
+    cpu_node: Option<NodeId>,
+    level: Level,
+    kind: AccessKind,
+    pub thread: ThreadIndex,
+}
+
+/// A sample.
+pub(super) struct Sum {
+    pub key: Key,
+    pub accesses: f64,
+    pub cost_ns: f64,
+}
+
+/// All accesses, added up.
+#[derive(Default)]
+pub(super) struct Sums {
+    /// In order of appearance.
+    pub rows: Vec<Sum>,
+    by_key: FxHashMap<Key, usize>,
+    /// Instructions, by number.
+    pub codes: FxHashMap<u32, Code>,
+    objects: Vec<String>,
+    object_numbers: FxHashMap<String, u32>,
+}
+
+impl Sums {
+    /// Adds an access.
+    pub fn add(&mut self, labelled: &Labelled<'_>) {
+        let access = &labelled.access;
+        let object = match self.object_numbers.get(labelled.object) {
+            Some(number) => *number,
+            None => {
+                let number = self.objects.len() as u32;
+                self.objects.push(labelled.object.to_owned());
+                self.object_numbers
+                    .insert(labelled.object.to_owned(), number);
+                number
+            }
+        };
+        let key = Key {
+            code: labelled.code_number,
+            object,
+            object_kind: labelled.object_kind,
+            node: labelled.node,
+            cpu_node: labelled.cpu_node,
+            level: access.level,
+            kind: access.kind,
+            thread: access.thread,
+        };
+        let codes = &mut self.codes;
+        codes
+            .entry(labelled.code_number)
+            .or_insert_with(|| labelled.code.clone());
+        let next = self.rows.len();
+        let at = *self.by_key.entry(key).or_insert(next);
+        if at == next {
+            self.rows.push(Sum {
+                key,
+                accesses: 0.0,
+                cost_ns: 0.0,
+            });
+        }
+        self.rows[at].accesses += f64::from(access.weight);
+        self.rows[at].cost_ns += f64::from(access.cost_ns);
+    }
+
+    /// What a sample is of, in words: names of labels and their values. The thread has its name and number.
+    pub fn labels(&self, key: &Key, recording: &Recording) -> [(&'static str, String); 7] {
+        let thread = recording.tables.threads.get(key.thread.0 as usize);
+        let thread = thread.map_or_else(
+            || "unknown".to_owned(),
+            |thread| format!("{} {}", thread.name, thread.tid),
+        );
+        [
+            ("object", self.objects[key.object as usize].clone()),
+            ("object kind", key.object_kind.to_owned()),
+            ("node", node_name(key.node)),
+            ("CPU node", node_name(key.cpu_node)),
+            ("level", level_name(key.level).to_owned()),
+            ("kind", access_name(key.kind).to_owned()),
+            ("thread", thread),
+        ]
+    }
+}
