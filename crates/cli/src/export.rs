@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_recording::{Job, Recording};
 use nearpage_report::{ProfileFormat, Written, write_profile};
 use schemars::JsonSchema;
@@ -129,7 +129,7 @@ fn told(arguments: &Export, written: Written) -> anyhow::Result<()> {
     };
     terminal::say(&format!(
         "{} exported to {}{thinned}",
-        several(accesses, "access"),
+        counted(accesses, "access"),
         arguments.output.display()
     ));
     let file = quoted(&arguments.output.to_string_lossy());

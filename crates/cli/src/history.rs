@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use nearpage_amount::percent;
+use nearpage_amount::{percent, signed_change};
 use nearpage_machine::Machine;
 use nearpage_plan::Program;
 use nearpage_planner::{DecidedPlan, MachineClass, ModelError, ModelErrors};
@@ -86,7 +86,7 @@ impl HistoryOutput {
             let range = pair
                 .predicted_range
                 .map_or("–".to_owned(), |[least, most]| {
-                    format!("{:+.1} to {:+.1} %", 100.0 * least, 100.0 * most)
+                    format!("{} to {}", signed_change(least), signed_change(most))
                 });
             let fitted = |name: &str, columns: usize| shorten(&printable(name), columns - 1);
             let by = match pair.measured_by {
@@ -196,15 +196,15 @@ fn kept(pair: &Pair) -> String {
     let range = pair.predicted_range.filter(|[least, most]| most > least);
     let range = range.map_or(String::new(), |[least, most]| {
         format!(
-            ", {:+.1} to {:+.1} % by the number of samples",
-            100.0 * least,
-            100.0 * most
+            ", {} to {} by the number of samples",
+            signed_change(least),
+            signed_change(most)
         )
     });
     let words = format!(
-        "elapsed time against the run without the plan: {:+.1} %; predicted: {:+.1} %{range}",
-        100.0 * pair.measured,
-        100.0 * pair.predicted
+        "elapsed time against the run without the plan: {}; predicted: {}{range}",
+        signed_change(pair.measured),
+        signed_change(pair.predicted)
     );
     let history = History::of_user();
     match history.map(|history| history.add(pair).map_err(|error| (history.path(), error))) {

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use nearpage_amount::counted;
 use nearpage_live::{Entry, Limits, LivePolicy, Report, append, replay, text};
-use nearpage_machine::several;
 use nearpage_runner::{OnlineMigration, OnlineMigrationOptions};
 use nearpage_screen::{Kind, Screen};
 use schemars::JsonSchema;
@@ -256,8 +256,8 @@ fn decide_again(log: &Path, json: bool) -> anyhow::Result<ExitCode> {
     }
     terminal::print(&format!(
         "{} of {} made again: all the same{}\n",
-        several(replayed.decisions, "decision"),
-        several(replayed.intervals, "interval"),
+        counted(replayed.decisions, "decision"),
+        counted(replayed.intervals, "interval"),
         match replayed.cut_short {
             true => " (the last line is cut short and was left out)",
             false => "",

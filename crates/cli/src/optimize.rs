@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use nearpage_amount::{percent, time};
+use nearpage_amount::{self as amount, percent, signed_change, time};
 use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::Machine;
 use nearpage_plan::{Plan, ProgramImage, SearchPaths, Store};
@@ -350,18 +350,24 @@ impl Comparison {
     }
 
     fn verdict(&self, runs: u32) -> String {
-        let percent = self.change() * 100.0;
+        let change = self.change();
         let of = if runs == 1 {
             "one run of each".to_owned()
         } else {
             format!("medians of {runs} runs of each")
         };
         if self.loses(runs) {
-            format!("placed, it is {percent:.1} % slower ({of}): the plan is not used again")
-        } else if self.change() < -Self::noise(runs) {
-            format!("placed, it is {:.1} % faster ({of})", -percent)
+            format!(
+                "placed, it takes {} time ({of}): the plan is not used again",
+                amount::change(change)
+            )
+        } else if change < -Self::noise(runs) {
+            format!("placed, it takes {} time ({of})", amount::change(change))
         } else {
-            format!("placed, it takes {percent:+.1} % ({of}): within noise; --runs 5 tells more")
+            format!(
+                "placed, it takes {} time ({of}): within noise; --runs 5 tells more",
+                amount::change(change)
+            )
         }
     }
 
@@ -372,7 +378,7 @@ impl Comparison {
         );
         let mut row = |label: &str, before: f64, after: f64, words: fn(f64) -> String| {
             let change = if before > 0.0 {
-                format!("{:+.1} %", (after / before - 1.0) * 100.0)
+                signed_change(after / before - 1.0)
             } else {
                 "–".to_owned()
             };

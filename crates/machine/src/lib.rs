@@ -51,10 +51,11 @@ pub use measure::{
     placing_threshold_per_us,
 };
 pub use moves::{MoveCost, MoveSteps, Moves};
+pub use nearpage_amount::counted as several;
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};
 pub use sysfs::online_cpus;
-pub use text::{several, wrap};
+pub use text::wrap;
 pub use timing::{Energy, Link, Memory, Processor, Route, SIMULATED_NODES_MAX, Timing, Tlb};
 
 use std::fmt;

@@ -233,8 +233,7 @@ impl<'a> Planner<'a> {
         let known = tested.into_iter().flatten();
         let known: Vec<Confidence> = known.map(|one| one.confidence).collect();
         let sampling = Sampling::of(&self.recording.metadata);
-        let remedy =
-            sampling.and_then(|sampling| sampling.remedy(&known, "be sure of their places"));
+        let remedy = sampling.and_then(|sampling| sampling.remedy(&known, "place"));
         decided.notes.extend(saving.and_then(Result::err));
         decided.notes.extend(remedy);
         decided.notes.extend(of_size);

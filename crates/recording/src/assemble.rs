@@ -11,7 +11,7 @@ mod statics;
 mod threads;
 mod unlogged;
 
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -189,7 +189,7 @@ fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<Stri
     if spaces.not_copied > 0 {
         notes.push(format!(
             "more processes began than there is memory for what they had mapped: {} of theirs left out",
-            several(spaces.not_copied as u64, "mapping")
+            counted(spaces.not_copied as u64, "mapping")
         ));
     }
     if log.torn {
@@ -199,12 +199,12 @@ fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<Stri
     if dropped > 0 {
         notes.push(format!(
             "{} of the allocation log dropped (log off, full, or no room for a sample)",
-            several(dropped, "record")
+            counted(dropped, "record")
         ));
     }
     let large_unlogged = total(images, |counters| counters.large_unlogged);
     if large_unlogged > 0 {
-        notes.push(format!("no record of about {} of {LARGE_ALLOCATION_BYTES} bytes and more, made and freed at so high a rate that they were sampled; --all-allocations logs each", several(large_unlogged, "allocation")));
+        notes.push(format!("no record of about {} of {LARGE_ALLOCATION_BYTES} bytes and more, made and freed at so high a rate that they were sampled; --all-allocations logs each", counted(large_unlogged, "allocation")));
     }
     notes
 }

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearpage_machine::{Machine, several};
+use nearpage_amount::counted;
+use nearpage_machine::Machine;
 use rustc_hash::FxHashMap;
 
 use crate::assemble::{Assembled, Statics, assemble};
@@ -118,8 +119,8 @@ pub(crate) fn from_logs(
         assembled.notes.push(format!(
             "the logs are damaged: left out {} of threads that they do not name, and {} of objects, mappings and first \
              touches that cannot be",
-            several(unknown, "access"),
-            several(impossible, "row")
+            counted(unknown, "access"),
+            counted(impossible, "row")
         ));
     }
     assembled.complete(metadata);

@@ -95,7 +95,7 @@ impl Content<'_> {
         };
         let found = self.attribution.pattern_confidence();
         let known: Vec<Confidence> = found.iter().flatten().copied().collect();
-        let remedy = sampling.remedy(&known, "be sure of their patterns");
+        let remedy = sampling.remedy(&known, "pattern");
         (found, remedy)
     }
 }

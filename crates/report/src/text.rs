@@ -4,9 +4,9 @@
 
 use std::fmt::Write;
 
-use nearpage_amount::{bytes, count, percent, time};
+use nearpage_amount::{bytes, count, counted, percent, time};
 use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals, place};
-use nearpage_machine::{CpuId, several};
+use nearpage_machine::CpuId;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -144,11 +144,11 @@ pub fn asks_nothing(note: &str) -> bool {
 /// How many accesses there are, and of how many samples, where a sample stands for more or less than one.
 fn accesses(weight: f64, samples: u64) -> String {
     let accesses = weight.round_ties_even() as u64;
-    let counted = several(accesses, "access");
+    let in_words = counted(accesses, "access");
     match samples {
-        0 => counted,
-        _ if samples == accesses => counted,
-        _ => format!("{counted} ({} by weight)", several(samples, "sample")),
+        0 => in_words,
+        _ if samples == accesses => in_words,
+        _ => format!("{in_words} ({} by weight)", counted(samples, "sample")),
     }
 }
 
@@ -296,7 +296,7 @@ impl Page<'_> {
             accesses(totals.accesses, counts.accesses),
             threads_at_work(working, &created(&tables.threads)),
             format!("source {}", source.as_str()),
-            format!("{} lost", several(counts.lost, "sample")),
+            format!("{} lost", counted(counts.lost, "sample")),
             format!("{} undecoded", counts.undecoded),
             format!("{} computation", counts.compute),
         ];
@@ -465,7 +465,7 @@ impl Page<'_> {
             let pattern = pattern_words(&group.pattern, &attribution.teams, &tables.threads);
             let mut parts: Vec<String> = pattern.split(", ").map(str::to_owned).collect();
             if let Some(unsure) = confidence.filter(|one| !one.is_sure()) {
-                parts.push(format!("not sure ({})", several(unsure.samples, "sample")));
+                parts.push(format!("not sure ({})", counted(unsure.samples, "sample")));
             }
             if let Some(hot) = group.hot.first() {
                 let frame = hot_frame(hot.module, hot.offset, locate);
@@ -514,7 +514,7 @@ impl Page<'_> {
             let _ = writeln!(out, "{line}");
         }
         if hidden > 0 {
-            let _ = writeln!(out, "… and {} more", several(hidden as u64, "line"));
+            let _ = writeln!(out, "… and {} more", counted(hidden as u64, "line"));
         }
     }
 
@@ -539,7 +539,7 @@ impl Page<'_> {
             }
         }
         if !more.is_empty() {
-            let more = several(more.len() as u64, "object");
+            let more = counted(more.len() as u64, "object");
             let _ = writeln!(
                 out,
                 "… and {more} more: --json --by page has all pages of all objects"

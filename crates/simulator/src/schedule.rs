@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use nearpage_machine::{CpuId, several};
+use nearpage_amount::counted;
+use nearpage_machine::CpuId;
 use nearpage_recording::ThreadIndex;
 use serde::Deserialize;
 
@@ -136,8 +137,8 @@ impl Schedule {
         if self.programs.len() > programs {
             return refused(format!(
                 "it has {}, for {}",
-                several(self.programs.len() as u64, "program"),
-                several(programs as u64, "recording")
+                counted(self.programs.len() as u64, "program"),
+                counted(programs as u64, "recording")
             ));
         }
         let latest_ns = TIME_MAX / FS as u64;

@@ -1,8 +1,7 @@
 //! What to look at first: what a recording's program lost to memory, to what, and what was odd about the recording.
 
-use nearpage_amount::percent;
+use nearpage_amount::{counted, percent};
 use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals};
-use nearpage_machine::several;
 use nearpage_recording::Source;
 use serde::Serialize;
 
@@ -154,14 +153,14 @@ fn oddities(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -
             "objects",
             format!(
                 "Few samples: the {what} has {} to memory; patterns and shares are guesses below {:.0}.",
-                several(accesses, "access"),
+                counted(accesses, "access"),
                 Confidence::SAMPLES_SURE
             ),
         );
     }
     if counts.lost > 0 {
         let all = (counts.samples + counts.lost) as f64;
-        let lost = several(counts.lost, "sample");
+        let lost = counted(counts.lost, "sample");
         odd(
             "objects",
             format!(
@@ -222,7 +221,7 @@ fn one_node(opened: &Opened, stage: &Stage) -> Option<String> {
         [Some(node)] if working.len() > 1 => Some(format!(
             "All {} threads ran on node {node} of {}: `nearpage record --threads scatter` spreads them.",
             working.len(),
-            several(machine.nodes.len() as u64, "node")
+            counted(machine.nodes.len() as u64, "node")
         )),
         _ => None,
     }

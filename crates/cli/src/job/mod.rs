@@ -11,7 +11,7 @@ use nearpage_attribution::{ObjectNames, Operations, RankProfile, group_ranks};
 use nearpage_machine::Machine;
 use nearpage_planner::{Analysis, Error};
 use nearpage_recording::{Job, RankRecording, rank_words};
-use nearpage_report::{JobBy, JobContent, asks_nothing, job_json, job_text};
+use nearpage_report::{JobBy, JobContent, TextOptions, asks_nothing, job_json, job_text};
 
 use crate::arguments::{GroupBy, Report};
 use crate::progress::Progress;
@@ -51,8 +51,13 @@ pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
                 terminal::say(&format!("{}: {note}", rank_words(&ranks)));
             }
         }
-        let rows = arguments.top.unwrap_or(crate::report::ROWS);
-        terminal::print(&job_text(&content, by, terminal::width(), rows))?;
+        let options = TextOptions {
+            width: terminal::width(),
+            top: arguments.top.unwrap_or(crate::report::ROWS),
+            colour: terminal::colour(),
+            ..TextOptions::default()
+        };
+        terminal::print(&job_text(&content, by, &options))?;
     }
     Ok(ExitCode::SUCCESS)
 }

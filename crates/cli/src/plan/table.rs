@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use anstyle::Style;
-use nearpage_amount::{bytes, change, percent, time};
+use nearpage_amount::{self as amount, bytes, counted, percent, signed_change, time};
 use nearpage_attribution::Confidence;
-use nearpage_machine::several;
 use nearpage_plan::Placement;
 use nearpage_planner::{
     DecidedPlan, Doubt, ErrorSource, Judged, ObjectPrediction, Outcome, PlanTime, Uncertainty,
@@ -30,7 +29,7 @@ pub fn to_text(decided: &DecidedPlan, width: usize, colour: bool) -> String {
     let mut text = paragraph(&format!(
         "{program} on {}, {}: where accesses would go (policy {}; {})",
         decided.machine,
-        several(team.into(), "thread"),
+        counted(team.into(), "thread"),
         decided.policy,
         decided.threads.words()
     ));
@@ -80,11 +79,15 @@ fn rows(objects: &[ObjectPrediction]) -> Vec<&ObjectPrediction> {
 /// What the column of placements says.
 fn placement(object: &ObjectPrediction) -> String {
     let kind = if object.unmatched { "unmatched: " } else { "" };
-    let is_unsure = object
-        .confidence
-        .is_some_and(|share| share < Confidence::SURE);
-    let unsure = if is_unsure { " ?" } else { "" };
+    let unsure = if is_unsure(object) { " ?" } else { "" };
     format!("{kind}{}{unsure}", object.placement)
+}
+
+/// Does another placement come of many resamples of the recording?
+fn is_unsure(object: &ObjectPrediction) -> bool {
+    object
+        .confidence
+        .is_some_and(|share| share < Confidence::SURE)
 }
 
 /// A row for each object that matters, and what holds for all of them.
@@ -140,6 +143,13 @@ fn objects(
         let words = format!(
             "while recorded, {} of the accesses whose node is known were local",
             percent(share)
+        );
+        let _ = writeln!(text, "{}", wrapped(&words, width));
+    }
+    if rows.iter().any(|object| is_unsure(object)) {
+        let words = format!(
+            "? unsure: fewer than {} of the resamples of this recording lead to the same placement",
+            percent(Confidence::SURE)
         );
         let _ = writeln!(text, "{}", wrapped(&words, width));
     }
@@ -294,9 +304,9 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
     let change = change.filter(|[least, most]| most > least);
     let by_samples = change.map(|[least, most]| {
         format!(
-            "in nine of ten recordings as long, the change lies between {:+.1} % and {:+.1} %",
-            100.0 * least,
-            100.0 * most
+            "in nine of ten recordings as long, the change lies between {} and {}",
+            signed_change(least),
+            signed_change(most)
         )
     });
     let by_model = model
@@ -316,8 +326,8 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
         .filter(|_| time.planned_ns != time.first_touch_ns)
         .map(|less| {
             format!(
-                "without the replay, the model would predict {:+.1} % of the time more",
-                100.0 * less
+                "without the replay, the model would predict {} time",
+                amount::change(less)
             )
         });
     let doubt = match doubt {
@@ -336,7 +346,7 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
 fn by_how_much([before_ns, after_ns]: [f64; 2]) -> String {
     match after_ns / before_ns - 1.0 {
         -0.0005..0.0005 => String::new(),
-        share => format!(" ({})", change(share)),
+        share => format!(" ({})", amount::change(share)),
     }
 }
 

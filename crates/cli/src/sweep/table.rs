@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use nearpage_amount::{count, percent, time};
-use nearpage_machine::several;
+use nearpage_amount::{count, counted, percent, time};
 use nearpage_report::{printable, shorten};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -148,7 +147,7 @@ impl SweepStatusOutput {
     pub fn to_text(&self) -> String {
         let failed = self.failed.len() as u64;
         let missing = self.cells - self.done - failed;
-        let mut text = format!("{} of {} computed", self.done, several(self.cells, "cell"));
+        let mut text = format!("{} of {} computed", self.done, counted(self.cells, "cell"));
         for (count, what) in [(failed, "failed"), (missing, "missing")] {
             if count > 0 {
                 let _ = write!(text, ", {count} {what}");

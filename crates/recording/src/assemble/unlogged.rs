@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use nearpage_amount::counted;
 use nearpage_files::path_from_text;
-use nearpage_machine::several;
 use nearpage_wire::is_own_module;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -172,7 +172,7 @@ fn note(reason: NoLog, pids: &BTreeSet<u32>) -> String {
     };
     format!(
         "no heap objects are known of {} ({}{more}): {reason}",
-        several(pids.len() as u64, "process"),
+        counted(pids.len() as u64, "process"),
         listed.join(", "),
     )
 }

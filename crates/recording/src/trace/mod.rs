@@ -22,7 +22,8 @@ mod unfinished;
 
 use std::collections::BTreeMap;
 
-use nearpage_machine::{CpuId, several};
+use nearpage_amount::counted;
+use nearpage_machine::CpuId;
 use nearpage_wire::trace::{COUNTERS, Counter};
 use nearpage_wire::tracer_setup::Setup;
 use serde::{Deserialize, Serialize};
@@ -166,7 +167,7 @@ impl Tracing {
                 "process {} ({}) was killed: of {} up to {KILLED_REFERENCES_MAX} references each before that are missing",
                 file.header.pid,
                 file.program(),
-                several(file.killed() as u64, "thread")
+                counted(file.killed() as u64, "thread")
             )
         }));
         if images.files.is_empty() {
@@ -175,7 +176,7 @@ impl Tracing {
         if total(Counter::RecordsDropped) > 0 {
             notes.push(format!(
                 "{} of the trace dropped for want of disk space",
-                several(total(Counter::RecordsDropped), "record")
+                counted(total(Counter::RecordsDropped), "record")
             ));
         }
         if total(Counter::SpunQuanta) > 0 {
@@ -191,13 +192,13 @@ impl Tracing {
         if total(Counter::LeftLockstep) > 0 {
             notes.push(format!(
                 "{} a thread slept where the tracer could not know: what depends on that differs from run to run",
-                several(total(Counter::LeftLockstep), "time")
+                counted(total(Counter::LeftLockstep), "time")
             ));
         }
         if total(Counter::UntracedPrograms) > 0 {
             notes.push(format!(
                 "{} ran without being traced: set-user-ID, or not for x86-64",
-                several(total(Counter::UntracedPrograms), "program")
+                counted(total(Counter::UntracedPrograms), "program")
             ));
         }
         let setup = Setup::parse(&self.setup);

@@ -147,7 +147,7 @@ impl Objects {
         if made_up > 0 {
             notes.push(format!(
                 "{} without an address in the file: their places are made up, one after another",
-                nearpage_machine::several(made_up, "object")
+                nearpage_amount::counted(made_up, "object")
             ));
         }
         let shared = self.overlapping()?;
