@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use nearpage_amount::counted;
 use nearpage_recording::{Job, Recording};
-use nearpage_report::{ProfileFormat, Written, write_profile};
+use nearpage_report::{ProfileCounts, ProfileFormat, write_profile};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -95,14 +95,14 @@ fn of_job(arguments: &Export, job: Job) -> anyhow::Result<ExitCode> {
     let merged = job::merge(&[job], &arguments.output)?;
     if arguments.json {
         let (accesses, dropped) = (merged.accesses, 0);
-        json::print(&output(arguments, &Written { accesses, dropped }))?;
+        json::print(&output(arguments, &ProfileCounts { accesses, dropped }))?;
     } else {
         merged.say(arguments.quiet);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn output<'a>(arguments: &'a Export, written: &Written) -> ExportOutput<'a> {
+fn output<'a>(arguments: &'a Export, written: &ProfileCounts) -> ExportOutput<'a> {
     ExportOutput {
         version: nearpage_recording::JSON_VERSION,
         input: &arguments.recording,
@@ -114,11 +114,11 @@ fn output<'a>(arguments: &'a Export, written: &Written) -> ExportOutput<'a> {
 }
 
 /// What was exported, on standard output as JSON or in a line on standard error.
-fn told(arguments: &Export, written: Written) -> anyhow::Result<()> {
+fn told(arguments: &Export, written: ProfileCounts) -> anyhow::Result<()> {
     if arguments.json {
         return json::print(&output(arguments, &written));
     }
-    let Written { accesses, dropped } = written;
+    let ProfileCounts { accesses, dropped } = written;
     if arguments.quiet {
         return Ok(());
     }
@@ -185,7 +185,7 @@ fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {
         .and_then(|()| recording.copy_names(&arguments.output))
         .with_context(|| format!("{}: not exported", arguments.recording.display()))?;
     }
-    let written = Written {
+    let written = ProfileCounts {
         accesses: recording.access_count(),
         dropped: 0,
     };

@@ -49,7 +49,7 @@ pub fn main(arguments: arguments::History) -> anyhow::Result<ExitCode> {
     }
     let kept = match &history {
         Some(history) => history.read().with_context(named)?,
-        None => file::Kept::default(),
+        None => file::HistoryContent::default(),
     };
     let errors = file::errors(&kept.pairs);
     let classes = [

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::arguments::Live;
 use crate::json::{self, OwnOutput};
-use crate::shown::{self, HandedOver, Kept};
+use crate::shown::{self, DeferredLines, HandedOver};
 use crate::{Usage, terminal};
 
 /// An interval shorter than this has too few samples for anything.
@@ -105,7 +105,7 @@ fn start(
     output: Option<&File>,
     has_screen: bool,
 ) -> anyhow::Result<OnlineMigration> {
-    let kept = Kept::default();
+    let kept = DeferredLines::default();
     let say = |line: &str| match output {
         _ if arguments.quiet => (),
         // Standard error is the command's.

@@ -88,8 +88,8 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
             let runs = runs.placed(&arguments, &here, &plans, &programs, &output)?;
             let placed = analysis::read(&output.join("after"), Operations::Both)?;
             let comparison = Comparison {
-                before: Side::new(&runs.before, &analysis.attribution),
-                after: Side::new(&runs.after, &placed.attribution),
+                before: MeasuredRuns::new(&runs.before, &analysis.attribution),
+                after: MeasuredRuns::new(&runs.after, &placed.attribution),
             };
             (Some(comparison), runs.outcome)
         }
@@ -287,7 +287,7 @@ fn keep(
 
 /// One kind of run.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Side {
+struct MeasuredRuns {
     /// Median over the runs.
     elapsed_ns: f64,
     /// The shortest and the longest of them.
@@ -298,7 +298,7 @@ struct Side {
     local_share: Option<f64>,
 }
 
-impl Side {
+impl MeasuredRuns {
     fn new(runs: &[Observed], attribution: &Attribution) -> Self {
         let mut elapsed: Vec<f64> = runs
             .iter()
@@ -327,9 +327,9 @@ impl Side {
 #[derive(Debug, Serialize, JsonSchema)]
 struct Comparison {
     /// The command as it is.
-    before: Side,
+    before: MeasuredRuns,
     /// The command with its pages placed.
-    after: Side,
+    after: MeasuredRuns,
 }
 
 impl Comparison {
@@ -391,7 +391,7 @@ impl Comparison {
         };
         let (before, after) = (&self.before, &self.after);
         row("elapsed", before.elapsed_ns, after.elapsed_ns, time);
-        let longest = |side: &Side| side.elapsed_range_ns[1] > side.elapsed_range_ns[0];
+        let longest = |side: &MeasuredRuns| side.elapsed_range_ns[1] > side.elapsed_range_ns[0];
         if longest(before) || longest(after) {
             for (label, at) in [("  shortest run", 0), ("  longest run", 1)] {
                 let [before, after] = [before, after].map(|side| side.elapsed_range_ns[at]);

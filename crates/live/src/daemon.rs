@@ -22,7 +22,7 @@ use crate::pages::{HotPages, ProcessIndex};
 use crate::policies::LivePolicy;
 use crate::process::{IntervalActions, TargetProcess};
 use crate::requested_moves::{MoveRequests, RequestedMoves};
-use fates::Fates;
+use fates::PendingActions;
 
 /// What the accesses of samples stand for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -155,7 +155,7 @@ pub struct Daemon {
     pages: HotPages,
     homes: Homes,
     interleaved: Interleaved,
-    fates: Fates,
+    fates: PendingActions,
     /// Accesses whose page's node the kernel did not tell, or was not asked: of those that the table had no
     /// place for, too.
     without_node: u64,
@@ -194,7 +194,7 @@ impl Daemon {
             pages: HotPages::new(settings.pages),
             homes: Homes::new(settings.pages, only),
             interleaved: Interleaved::default(),
-            fates: Fates::default(),
+            fates: PendingActions::default(),
             without_node: 0,
             mover: Mover::new(settings.limits, settings.page_bytes, settings.pages, now_ns),
             processes: FxHashMap::default(),

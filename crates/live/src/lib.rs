@@ -61,13 +61,13 @@ pub use address_space::{AddressSpace, Mapping, RespectedPolicies};
 pub use batches::Limits;
 pub use claim::Claim;
 pub use daemon::{Daemon, Estimate, ProcessTime, Report, Settings};
-pub use decide::{Interval, Observed, Placed};
+pub use decide::{Interval, ObservedAccess, PageRenumbering};
 pub use error::Error;
 pub use free_memory::FreeMemory;
 pub use guard::{GuardThresholds, Stage};
 pub use kernel::{Kernel, Linux};
 pub use log::{
-    Entry, Head, LoggedAction, LoggedProcess, LoggedThreadMove, Replayed, append, replay,
+    Entry, Head, LoggedAction, LoggedProcess, LoggedThreadMove, ReplaySummary, append, replay,
 };
 pub use memory::{MemoryWatch, memory_by_node};
 pub use metrics::Metrics;

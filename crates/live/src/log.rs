@@ -203,7 +203,7 @@ pub fn append(out: &mut dyn Write, line: &impl Serialize) -> io::Result<()> {
 
 /// What deciding again came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplaySummary {
     /// Intervals.
     pub intervals: u64,
     /// Decisions, all of them as they were.
@@ -219,13 +219,13 @@ const THREADS_MAX: u32 = 1 << 24;
 ///
 /// # Errors
 /// What is no log, one of another version, and the first decision that is not the same.
-pub fn replay(log: impl BufRead, name: &str) -> Result<Replayed, Error> {
+pub fn replay(log: impl BufRead, name: &str) -> Result<ReplaySummary, Error> {
     let bad = |line: usize, what: String| Error::Log {
         name: name.to_owned(),
         line,
         what,
     };
-    let mut replayed = Replayed::default();
+    let mut replayed = ReplaySummary::default();
     let mut decider: Option<Decider> = None;
     let mut lines = log.split(b'\n').enumerate().peekable();
     while let Some((at, line)) = lines.next() {
@@ -333,7 +333,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::Observed;
+    use crate::decide::ObservedAccess;
     use nearpage_recording::{AccessKind, Level};
 
     fn head() -> Head {
@@ -362,7 +362,7 @@ mod tests {
         append(&mut text, &head).expect("written");
         let mut decider = head.decider().expect("policy");
         for number in 0..intervals {
-            let seen = Observed {
+            let seen = ObservedAccess {
                 after_ns: 10,
                 page: number,
                 node: 1,

@@ -29,14 +29,14 @@ impl Page {
 
 /// A page's number in the table: what policies know it by, until it is given to another page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Touched {
+pub struct PageNumber {
     /// The number.
     pub number: u32,
     /// The number stood for another page before, or for none.
     pub new: bool,
 }
 
-impl Touched {
+impl PageNumber {
     /// No page's.
     const NONE: Self = Self {
         number: u32::MAX,
@@ -279,7 +279,7 @@ impl HotPages {
     /// The number of a wanted page that was just sampled. `ahead` is told which number may be given to
     /// another page next.
     #[inline]
-    pub fn touch(&mut self, wanted: &PageLookup, at: usize, ahead: impl Fn(u32)) -> Touched {
+    pub fn touch(&mut self, wanted: &PageLookup, at: usize, ahead: impl Fn(u32)) -> PageNumber {
         let (page, number) = (wanted.pages[at], wanted.numbers[at]);
         match self.pages.get(number as usize) == Some(&page) {
             true => self.again(number),
@@ -287,13 +287,13 @@ impl HotPages {
         }
     }
 
-    fn again(&mut self, number: u32) -> Touched {
+    fn again(&mut self, number: u32) -> PageNumber {
         let heat = &mut self.heats[number as usize];
         *heat = heat.saturating_add(1);
-        Touched { number, new: false }
+        PageNumber { number, new: false }
     }
 
-    fn touch_slowly(&mut self, page: Page, hash: u64, ahead: impl Fn(u32)) -> Touched {
+    fn touch_slowly(&mut self, page: Page, hash: u64, ahead: impl Fn(u32)) -> PageNumber {
         let pages = &self.pages;
         let at = self
             .numbers
@@ -326,11 +326,11 @@ impl HotPages {
             }
             self.expect_coldest(ahead);
             if is_left_out {
-                return Touched::NONE;
+                return PageNumber::NONE;
             }
             number
         };
-        Touched { number, new: true }
+        PageNumber { number, new: true }
     }
 
     /// Remembers a page that is not in the table; is it for the first time since the last cooling?

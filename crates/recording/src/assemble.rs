@@ -21,7 +21,7 @@ use self::areas::Areas;
 use self::call_sites::CallSites;
 use self::images::{Counters, Image};
 use self::modules::Modules;
-use self::statics::Touched;
+use self::statics::AccessedPages;
 use self::threads::Threads;
 use crate::allocation_log::{Damage, ImageLog};
 use crate::convert::ModulePaths;
@@ -210,9 +210,9 @@ fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<Stri
 }
 
 /// The pages that were accessed.
-fn touched(log: &LogReader, threads: &Threads) -> Result<Touched, Error> {
+fn touched(log: &LogReader, threads: &Threads) -> Result<AccessedPages, Error> {
     let mut batch = AccessBatch::default();
-    let mut touched = Touched::default();
+    let mut touched = AccessedPages::default();
     for chunk in 0..log.chunks() {
         log.read_chunk(chunk, &mut batch)?;
         let threads = batch.thread.iter().map(|thread| threads.get(*thread));

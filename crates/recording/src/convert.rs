@@ -16,7 +16,7 @@ use crate::log::LogReader;
 use crate::shared;
 use crate::storage::{self, TablesWriter};
 use crate::symbols::Symbols;
-use crate::trace::{PageRow, Traced};
+use crate::trace::{OpenedTrace, PageRow};
 use crate::{AccessBatch, Error, Frame, Messages, Metadata, allocation_log};
 
 /// Real paths of modules by (path as recorded, build-id).
@@ -76,7 +76,7 @@ pub(crate) struct FromLogs {
     pub log: LogReader,
     pub assembled: Assembled,
     /// Of a full recording: its trace, and the pages found in it.
-    pub traced: Option<(Traced, Vec<PageRow>)>,
+    pub traced: Option<(OpenedTrace, Vec<PageRow>)>,
 }
 
 /// Reads the logs of the recording in `folder` into tables, call sites named, and brings `metadata`
@@ -88,7 +88,7 @@ pub(crate) fn from_logs(
     paths: &ModulePaths,
 ) -> Result<FromLogs, Error> {
     let mut log = LogReader::open(folder)?;
-    let traced = Traced::survey(folder, machine, metadata, &mut log)?;
+    let traced = OpenedTrace::survey(folder, machine, metadata, &mut log)?;
     let images = allocation_log::find(&folder.join(LOG_FOLDER))?;
     let attached = metadata.attached.is_some();
     let is_sampled_rank = metadata.launched.is_some() && metadata.tracing.is_none();

@@ -43,7 +43,9 @@ pub use job::{JobBy, JobContent, JobReportOutput, job_json, job_text};
 pub use json::{ReportOutput, json};
 pub use name::pattern_words;
 pub use printable::{printable, shorten, width};
-pub use profile::{ProfileError, ProfileFormat, Written, write_labelled_table, write_profile};
+pub use profile::{
+    ProfileCounts, ProfileError, ProfileFormat, write_labelled_table, write_profile,
+};
 pub use runs::{Condition, Run, RunComparison, RunsError, runs_text};
 pub use simulation::{
     MovementsOutput, ObjectPages, Simulation, SimulationOutput, ThreadsElsewhere, simulation_json,

@@ -192,7 +192,7 @@ struct System {
     /// Misses of programs.
     user: Mode,
     /// Misses of the kernel by region of its memory.
-    segments: Vec<OfSegment>,
+    segments: Vec<SegmentRow>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -212,7 +212,7 @@ struct Mode {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct OfSegment {
+struct SegmentRow {
     /// The region.
     segment: &'static str,
     /// Loads that missed all caches.
@@ -248,7 +248,7 @@ impl From<&ModeMisses> for Mode {
 
 impl From<&SystemStatistics> for System {
     fn from(system: &SystemStatistics) -> Self {
-        let segments = system.segments.iter().map(|own| OfSegment {
+        let segments = system.segments.iter().map(|own| SegmentRow {
             segment: own.segment.name(),
             reads: own.reads,
             writes: own.writes,

@@ -19,7 +19,7 @@ use crate::calibrate::Side;
 use crate::instruction::{Code, Decode};
 use crate::judge::Judge;
 use crate::pmu::{Form, Observation};
-use crate::record::{self, Body, Identifiers, Sample};
+use crate::record::{self, Identifiers, RecordBody, Sample};
 use crate::source::{Facts, RequestedSource, choose};
 use crate::verdict::{REGISTERS, Registers, Verdict};
 use crate::{aarch64, x86_64};
@@ -45,14 +45,14 @@ const RECORD_BYTES_MAX: usize = 1 << 20;
 /// How the samples of a source are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Written {
+enum SampleLayout {
     Clock,
     PreciseLoads,
     PreciseStores,
     Ibs,
 }
 
-impl Written {
+impl SampleLayout {
     fn of(form: Form) -> Self {
         match form {
             Form::Precise(AccessKind::Store) => Self::PreciseStores,
@@ -77,7 +77,7 @@ impl Written {
 struct SourceRecords {
     /// `clock`, or the event as perf would write it.
     name: String,
-    written: Written,
+    written: SampleLayout,
     /// Why there are no records; empty where there are some.
     missing: String,
     /// The records, one after the other, in hexadecimal.
@@ -210,7 +210,7 @@ pub fn replay(bundle: &PerfBundle) -> Result<ReplayedBundle, String> {
 fn decoded<D: Decode + Default>(
     code: &[u8],
     side: Side,
-    written: Written,
+    written: SampleLayout,
     records: &[u8],
 ) -> DecodedSource {
     let identifiers = Identifiers {
@@ -237,7 +237,7 @@ fn decoded<D: Decode + Default>(
         rest = later;
         let is_data = |address: u64| address.wrapping_sub(DATA) < DATA_BYTES as u64;
         match record::parse(record, &identifiers).map(|record| record.body) {
-            Ok(Body::Sample(sample)) => {
+            Ok(RecordBody::Sample(sample)) => {
                 let at = sample.ip.wrapping_sub(CODE);
                 let verdict = match at < code.bytes.len() as u64 {
                     true => judge.judge(code, &flow, at as usize, side),
@@ -255,7 +255,7 @@ fn decoded<D: Decode + Default>(
                     Verdict::Undecoded(_) => found.undecoded += 1,
                 }
             }
-            Ok(Body::Memory(sample)) => match sample.observation {
+            Ok(RecordBody::Memory(sample)) => match sample.observation {
                 Observation::Access {
                     address,
                     latency_cycles,

@@ -86,7 +86,7 @@ pub use error::Error;
 pub use movements::{Movement, MovementKind, Movements, PageExtent};
 pub use options::{Copy, EVERY_SAMPLED, Flush, Information, Job, NUMBERS, Options, Pages};
 pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
-pub use policy::{Halves, Home, PhaseHomes, PlanHomes, SimulatedPolicy};
+pub use policy::{Home, MigrateReplicateMode, PhaseHomes, PlanHomes, SimulatedPolicy};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
 pub use timeline::{Part, Timeline};
@@ -203,9 +203,9 @@ fn simulate_one(
         } => {
             let policy = MigrateReplicate::new(thresholds, &setting)?;
             let policy = match halves {
-                Halves::Both => policy,
-                Halves::Migrate => policy.migrate_only(),
-                Halves::Replicate => policy.replicate_only(),
+                MigrateReplicateMode::Both => policy,
+                MigrateReplicateMode::Migrate => policy.migrate_only(),
+                MigrateReplicateMode::Replicate => policy.replicate_only(),
             };
             match adaptive {
                 false => run.under::<_, true>(policy),

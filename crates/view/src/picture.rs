@@ -162,7 +162,7 @@ impl<'a> Grid<'a> {
 
     /// The points of each part, read once whatever the number of parts: where they come from sums,
     /// none. One list for each thread that read, in the order of what it read.
-    fn dealt(&self, parts: &[Range<usize>]) -> io::Result<Vec<Vec<Vec<Dealt>>>> {
+    fn dealt(&self, parts: &[Range<usize>]) -> io::Result<Vec<Vec<Vec<BinnedPoint>>>> {
         let Bins::Points {
             window,
             row_lines,
@@ -186,7 +186,7 @@ impl<'a> Grid<'a> {
                 let column = ((point.tick - window.ticks.start) / column_ticks) as usize;
                 let part = part_of_row[row];
                 let bin = (row - parts[part].start) * self.frame.columns + column;
-                dealt[part].push(Dealt {
+                dealt[part].push(BinnedPoint {
                     sum: (bin * self.slots + scale.slot(self.by, point)) as u32,
                     weight: point.weight,
                 });
@@ -244,7 +244,7 @@ impl<'a> Grid<'a> {
 
 /// A point on its way to the sums of its part.
 #[derive(Clone, Copy, Debug)]
-struct Dealt {
+struct BinnedPoint {
     /// Position in them.
     sum: u32,
     weight: f32,

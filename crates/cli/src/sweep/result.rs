@@ -38,7 +38,7 @@ pub struct Inputs {
 /// What is kept of a cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kept {
+pub struct StoredCell {
     /// The cell, for people.
     title: String,
     /// What it was computed from.
@@ -146,15 +146,15 @@ impl Inputs {
     ///
     /// # Errors
     /// A file that can't be read, or is none of ours.
-    pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<Kept>> {
-        let kept: Option<Kept> = cells::kept(&self.path(folder)?, "a result of a sweep")?;
+    pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<StoredCell>> {
+        let kept: Option<StoredCell> = cells::kept(&self.path(folder)?, "a result of a sweep")?;
         // Two inputs with one checksum: the other's result is none of this.
         Ok(kept.filter(|kept| kept.inputs == *self))
     }
 
     /// What is to be kept of a cell.
-    pub fn keep(&self, cell: &Cell, result: Result<CellResult, String>) -> Kept {
-        Kept {
+    pub fn keep(&self, cell: &Cell, result: Result<CellResult, String>) -> StoredCell {
+        StoredCell {
             title: cell.title(),
             inputs: self.clone(),
             failed: result.as_ref().err().cloned(),

@@ -8,7 +8,7 @@ use nearpage_report::{printable, shorten};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Work;
+use super::SweepWork;
 use super::file::Cell;
 use super::result::CellResult;
 
@@ -73,7 +73,7 @@ pub struct Table {
 
 impl Table {
     /// Reads what was kept.
-    pub fn of(work: &Work) -> anyhow::Result<Self> {
+    pub fn of(work: &SweepWork) -> anyhow::Result<Self> {
         let mut found = Vec::new();
         work.for_each_group(|opened, _, cells| {
             let machine = opened.machine(&cells[0])?;

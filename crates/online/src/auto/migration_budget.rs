@@ -35,12 +35,12 @@ pub(super) struct MigrationBudget {
     /// Of that, since threads last met.
     since_met_ns: f64,
     /// By thread, since then.
-    threads: Vec<OfThread>,
+    threads: Vec<ThreadBudget>,
     longest_ns: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct OfThread {
+struct ThreadBudget {
     moving_ns: f64,
     busy_ns: f64,
     /// By moves; below 0 where they lose.
@@ -119,16 +119,16 @@ impl MigrationBudget {
         self.saved_ns += more_ns;
         self.balance_ns += more_ns + self.budget * duration_ns;
         if waited + 1 >= threads.len() {
-            self.threads.fill(OfThread::default());
+            self.threads.fill(ThreadBudget::default());
             self.longest_ns = 0.0;
             self.since_met_ns = 0.0;
         }
     }
 
-    fn of(&mut self, thread: ThreadIndex) -> &mut OfThread {
+    fn of(&mut self, thread: ThreadIndex) -> &mut ThreadBudget {
         let at = thread.0 as usize;
         if at >= self.threads.len() {
-            self.threads.resize(at + 1, OfThread::default());
+            self.threads.resize(at + 1, ThreadBudget::default());
         }
         &mut self.threads[at]
     }

@@ -174,7 +174,7 @@ impl<'a> Csv<'a> {
             end_ns,
             counts,
             notes: collected.notes.clone(),
-            ..metadata(file, &super::About::default(), collected.machine())
+            ..metadata(file, &super::FileMetadata::default(), collected.machine())
         };
         Recording::write(
             output,

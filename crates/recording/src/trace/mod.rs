@@ -36,7 +36,7 @@ pub use self::statistics::{
     SegmentMisses, SystemStatistics, TraceStatistics,
 };
 pub use self::steps::{Mode, ThreadSteps, Trace};
-pub(crate) use self::traced::{OpenFrames, SharedTrace, Traced};
+pub(crate) use self::traced::{OpenFrames, OpenedTrace, SharedTrace};
 pub(crate) use self::unfinished::process_of;
 pub use self::unfinished::{end as end_traces, finish as finish_frames};
 use crate::{AccessKind, ThreadIndex};
@@ -54,7 +54,7 @@ pub struct Tracing {
     pub cpus: Vec<CpuId>,
     /// Threads that went on on another CPU, each one's moves in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub moves: Vec<Moved>,
+    pub moves: Vec<CpuChange>,
     /// Totals of all processes, by name.
     #[serde(default)]
     pub totals: BTreeMap<String, u64>,
@@ -62,7 +62,7 @@ pub struct Tracing {
 
 /// A thread that went on on another CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moved {
+pub struct CpuChange {
     /// The thread.
     pub thread: ThreadIndex,
     /// Virtual time.
@@ -71,7 +71,7 @@ pub struct Moved {
     pub cpu: CpuId,
 }
 
-impl Moved {
+impl CpuChange {
     /// Where a thread is at a virtual time; `None`: where it began.
     fn cpu_at(moves: &[Self], thread: ThreadIndex, instructions: u64) -> Option<CpuId> {
         let its = moves.iter().filter(|moved| moved.thread == thread);

@@ -39,7 +39,7 @@ pub enum ProfileFormat {
 
 /// What became of the accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct ProfileCounts {
     /// Written, or added up.
     pub accesses: u64,
     /// Left out; those that were written stand for them.
@@ -74,7 +74,7 @@ pub fn write_profile(
     format: ProfileFormat,
     accesses_max: u64,
     out: &mut dyn Write,
-) -> Result<Written, ProfileError> {
+) -> Result<ProfileCounts, ProfileError> {
     let total = recording.access_count();
     let every = match format {
         ProfileFormat::Pprof => 1,
@@ -109,11 +109,11 @@ fn for_each_labelled(
     recording: &Recording,
     every: u64,
     mut take: impl FnMut(&Labelled<'_>) -> Result<(), ProfileError>,
-) -> Result<Written, ProfileError> {
+) -> Result<ProfileCounts, ProfileError> {
     let labels = Labels::new(recording);
     let mut search = labels.index.search();
     let mut codes = CodeTable::new(recording);
-    let mut written = Written::default();
+    let mut written = ProfileCounts::default();
     let mut number = 0;
     let mut batch = AccessBatch::default();
     let mut reader = recording.chunk_reader();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nearpage_machine::Machine;
 use nearpage_recording::{
     Attached, Finished, LogWriter, Messages, RateChange, SampleCounts, Source, ThreadPinning,
-    Unsampled,
+    UnsampledPrograms,
 };
 use nearpage_sampler::{
     AccessSelection, Choice, DEFAULT_MAX_OVERHEAD, Options, PmuOptions, RequestedSource, Sampler,
@@ -249,7 +249,7 @@ fn preload(
 fn finish(
     mut log: LogWriter,
     summary: &Summary,
-    unsampled: &Unsampled,
+    unsampled: &UnsampledPrograms,
     mut notes: Vec<String>,
     attached: bool,
 ) -> Result<Observed, Error> {

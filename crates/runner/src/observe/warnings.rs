@@ -1,14 +1,14 @@
 //! What to say of samples that are missing.
 
 use nearpage_amount::{counted, percent, time};
-use nearpage_recording::{SampleCounts, Unsampled};
+use nearpage_recording::{SampleCounts, UnsampledPrograms};
 use nearpage_sampler::{SignalLosses, Summary};
 
 /// Sentences for the user, each with its remedy where there is one.
 pub(super) fn warnings(
     summary: &Summary,
     counts: &SampleCounts,
-    unsampled: &Unsampled,
+    unsampled: &UnsampledPrograms,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     let losses = &summary.signal_losses;

@@ -9,7 +9,7 @@ use nearpage_perf_abi::header::{self, kind};
 use nearpage_perf_abi::{event, fixed_offset, flag, sample_type as st, u32_at, u64_at};
 
 use super::{
-    CODE, CODE_BYTES, DATA, DATA_BYTES, PerfBundle, RECORDS, SourceRecords, VERSION, Written,
+    CODE, CODE_BYTES, DATA, DATA_BYTES, PerfBundle, RECORDS, SampleLayout, SourceRecords, VERSION,
     hexadecimal,
 };
 use crate::architecture::REGISTER_MASK;
@@ -93,11 +93,11 @@ impl TestLoop {
         attributes.sample_regs_user = REGISTER_MASK;
         attributes.flags |= flag::EXCLUDE_KERNEL | flag::SAMPLE_ID_ALL;
         let opened = PerfEvent::open(&attributes, Scope::ThisThread).map(|event| vec![event]);
-        self.source("clock".to_owned(), Written::Clock, opened)
+        self.source("clock".to_owned(), SampleLayout::Clock, opened)
     }
 
     fn hardware(&self, event: &MemoryEvent) -> SourceRecords {
-        let written = Written::of(event.form);
+        let written = SampleLayout::of(event.form);
         if event.packets {
             return SourceRecords {
                 name: event.name.clone(),
@@ -117,7 +117,7 @@ impl TestLoop {
     fn source(
         &self,
         name: String,
-        written: Written,
+        written: SampleLayout,
         opened: std::io::Result<Vec<PerfEvent>>,
     ) -> SourceRecords {
         let found = opened.and_then(|events| self.records(written, &events));
@@ -137,7 +137,7 @@ impl TestLoop {
         }
     }
 
-    fn records(&self, written: Written, events: &[PerfEvent]) -> std::io::Result<Vec<u8>> {
+    fn records(&self, written: SampleLayout, events: &[PerfEvent]) -> std::io::Result<Vec<u8>> {
         let sampled = events.last().ok_or(std::io::ErrorKind::NotFound)?;
         let page_bytes = page_bytes();
         let mut ring = Ring::map(sampled, page_bytes, (64 << 10).max(page_bytes))?;
@@ -172,7 +172,7 @@ impl TestLoop {
     /// Takes all out of a sample that tells of more than the loop; none where it is no sample of the loop's code.
     fn anonymise(
         &self,
-        written: Written,
+        written: SampleLayout,
         record: &mut [u8],
         first_ns: &mut Option<u64>,
     ) -> Option<()> {
@@ -202,13 +202,13 @@ impl TestLoop {
         }
         match written {
             // The registers follow their ABI, to the end.
-            Written::Clock => self.move_words(record, clock(st::REGS_USER) + 8),
-            Written::PreciseLoads | Written::PreciseStores => {
+            SampleLayout::Clock => self.move_words(record, clock(st::REGS_USER) + 8),
+            SampleLayout::PreciseLoads | SampleLayout::PreciseStores => {
                 // The address comes in the place of the clock's CPU.
                 let address = u64_at(record, clock(st::CPU)).ok()?;
                 set(record, clock(st::CPU), self.moved(address).unwrap_or(0));
             }
-            Written::Ibs => self.anonymise_ibs(record)?,
+            SampleLayout::Ibs => self.anonymise_ibs(record)?,
         }
         Some(())
     }

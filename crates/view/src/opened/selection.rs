@@ -8,7 +8,7 @@ use nearpage_attribution::ObjectGroup;
 use nearpage_recording::{AccessBatch, ChunkReader, SampleCounts};
 
 use super::{
-    ACCESSES_AT_ONCE, ACCESSES_SAMPLED, Found, Opened, Places, STRATA, Stage, pass, strata,
+    ACCESSES_AT_ONCE, ACCESSES_SAMPLED, Opened, Places, STRATA, Stage, StageResults, pass, strata,
 };
 use crate::Error;
 use crate::costs::Costs;
@@ -147,7 +147,7 @@ impl Opened {
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             numbers: Some(numbers),
-            found: Found::default(),
+            found: StageResults::default(),
         });
         if selected.len() >= REMEMBERED {
             selected.remove(0);
