@@ -1,4 +1,4 @@
-//! `nearpage simulate` as a black box, on a full recording of a small real program.
+//! `nearpage simulate` as a black box, on a trace of a small real program.
 #![allow(
     clippy::too_many_lines,
     reason = "a test tells one story from its beginning to its end"

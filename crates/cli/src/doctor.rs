@@ -217,7 +217,7 @@ fn tracer() -> Finding {
             "tracer",
             State::Limited,
             if listed.is_empty() {
-                "no qemu-x86_64: no full recordings".to_owned()
+                "no qemu-x86_64: `nearpage trace` cannot work".to_owned()
             } else {
                 listed.join("; ")
             },
@@ -227,7 +227,7 @@ fn tracer() -> Finding {
             "tracer",
             State::Limited,
             error.to_string(),
-            "install libnearpage_tracer.so beside nearpage; without it no full recordings",
+            "install libnearpage_tracer.so beside nearpage; `nearpage trace` needs it",
         ),
     }
 }

@@ -122,13 +122,13 @@ fn told(arguments: &Export, written: ProfileCounts) -> anyhow::Result<()> {
     if arguments.quiet {
         return Ok(());
     }
-    let thinned = if dropped == 0 {
+    let sampled = if dropped == 0 {
         String::new()
     } else {
         format!("; left out: {dropped}, for which the others stand (--at-most)")
     };
     terminal::say(&format!(
-        "{} exported to {}{thinned}",
+        "{} exported to {}{sampled}",
         counted(accesses, "access"),
         arguments.output.display()
     ));

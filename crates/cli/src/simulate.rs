@@ -1,4 +1,4 @@
-//! `nearpage simulate`: full recordings' misses, replayed on a machine under policies.
+//! `nearpage simulate`: replays the misses of traces on a machine, under policies.
 
 mod plans;
 
@@ -60,7 +60,7 @@ fn of_recordings(arguments: &Simulate) -> anyhow::Result<ExitCode> {
         serves(recording, &machine, named)?;
     }
     let left_out = match arguments.policy.is_empty() {
-        true => leave_out_senseless(&mut jobs, &machine.timing()?),
+        true => leave_out_unsuitable(&mut jobs, &machine.timing()?),
         false => None,
     };
     let together = match traces.len() {
@@ -340,11 +340,11 @@ const DEFAULT_POLICIES: [&str; 6] = [
 ];
 
 /// Leaves out what makes no sense on the machine, and says so.
-fn leave_out_senseless(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> {
+fn leave_out_unsuitable(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> {
     let mut left_out = Vec::new();
     let mut why = None;
     jobs.retain(|job| {
-        let reason = job.policy.senseless_on(timing);
+        let reason = job.policy.unsuitable_on(timing);
         if reason.is_some() {
             left_out.push(job.policy.name().to_owned());
             why = reason;

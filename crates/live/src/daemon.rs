@@ -64,10 +64,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Can a daemon on this machine have them?
+    /// Checks that a daemon on this machine can have these options.
     ///
     /// # Errors
-    /// Parameters of the policy that contradict each other, or leave to the machine what is not known of it.
+    /// Parameters of the policy that contradict each other, or that need figures which the machine does not have.
     pub fn check(&self, machine: &Machine) -> Result<(), Error> {
         self.policy.start(&head(self, machine).setting())?;
         Ok(())
@@ -168,7 +168,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts without knowing anything.
+    /// Starts with an empty table of pages.
     ///
     /// # Errors
     /// A policy that makes no sense on this machine.

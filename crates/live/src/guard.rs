@@ -1,11 +1,10 @@
-//! Careful with a target: measure first, then move a part, then see whether the program lost less time
-//! to memory, and go on, or move back and leave it alone for a growing while.
+//! The guard of a process: it measures, moves a part of the pages, and measures again. If the program lost less time to
+//! memory, migration goes on. Otherwise the pages move back, and the process is left alone, longer each time.
 //!
-//! The yardstick is the share of the program's CPU time that it lost to memory, from the same samples
-//! that decisions come from. It needs no counter of the processor. What it cannot see: a program that
-//! does other work than before. So it has to be worse beyond the noise of the samples and beyond what
-//! differs from one interval of the program to the next anyway, and by a part that matters, before
-//! anything is undone.
+//! It compares the share of CPU time that the program lost to memory, from the same samples as decisions; it needs no hardware
+//! counter. It cannot tell a bad migration from a program that turns to other work. So moves are undone only if the loss
+//! grows by more than the noise of the samples, by more than the program varies from one interval to the next, and by a
+//! share that matters.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

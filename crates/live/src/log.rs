@@ -1,7 +1,7 @@
 //! The log of decisions, and deciding them again.
 //!
-//! A line of JSON each: first a [`Head`], then an [`Entry`] for each interval. An entry has all inputs of
-//! its decisions, so that `nearpage live --replay` makes them again and compares, bit for bit.
+//! Each line is JSON: first a [`Head`], then an [`Entry`] for each interval. An entry has all inputs of its decisions, so
+//! `nearpage live --replay` repeats them and compares, bit for bit.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
@@ -192,7 +192,7 @@ impl Entry {
 /// Appends a line.
 ///
 /// # Errors
-/// What writing fails for.
+/// Errors of writing.
 pub fn append(out: &mut dyn Write, line: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
@@ -215,10 +215,10 @@ pub struct ReplaySummary {
 /// Threads are numbered in order, and policies keep something for each.
 const THREADS_MAX: u32 = 1 << 24;
 
-/// Decides a log again. `name` is what messages call it.
+/// Repeats the decisions of a log. `name` names the log in messages.
 ///
 /// # Errors
-/// What is no log, one of another version, and the first decision that is not the same.
+/// A file that is no log, a log of another version, or the first decision that differs.
 pub fn replay(log: impl BufRead, name: &str) -> Result<ReplaySummary, Error> {
     let bad = |line: usize, what: String| Error::Log {
         name: name.to_owned(),

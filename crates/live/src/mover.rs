@@ -238,10 +238,10 @@ impl Mover {
         fitting.count().max(1)
     }
 
-    /// One call.
+    /// Makes one call.
     ///
     /// # Errors
-    /// The `errno` after which there is no use in another.
+    /// The `errno`, if further calls would fail, too.
     fn call(
         &mut self,
         kernel: &mut dyn Kernel,

@@ -82,12 +82,11 @@ impl PageLookup {
     }
 }
 
-/// Pages by number. Takes about 50 bytes a page, all of them at the start; never more.
+/// Pages by number. Takes about 50 bytes a page, allocated at the start.
 ///
-/// While the table is full of pages that were sampled lately, one that comes for the first time in an
-/// interval does not get in: what passes through would drive out what is counted, and be driven out
-/// itself before anything is known of it (after the doorkeeper of Einziger, Friedman and Manes,
-/// TinyLFU, ACM Transactions on Storage 13, 2017).
+/// While the table is full of recently sampled pages, a page that is sampled for the first time in an interval is not
+/// admitted. Otherwise pages that are used once would evict those with counters, and be evicted before enough is known of
+/// them (as the doorkeeper of Einziger, Friedman and Manes, TinyLFU, ACM Transactions on Storage 13, 2017).
 #[derive(Debug)]
 pub struct HotPages {
     capacity: usize,

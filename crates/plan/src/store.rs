@@ -109,10 +109,9 @@ impl Store {
         }
     }
 
-    /// The newest plans that fit a command and have not lost: of the same program with the same
-    /// arguments, or else with others, where the plan is of that program itself (a launcher's or a
-    /// script's other arguments mean another program). Unreadable ones are passed over, with a
-    /// warning each.
+    /// The newest kept plans that fit a command and have not lost: plans of the same program with the same arguments, or else with
+    /// other arguments if the plan is of that program itself (other arguments of a launcher or a script mean another program).
+    /// Each unreadable plan is skipped with a warning.
     pub fn newest_fitting(&self, command: &Program) -> (Option<StoredPlans>, Vec<String>) {
         let mut warnings = Vec::new();
         let mut other = None;

@@ -1,8 +1,8 @@
-//! Where a thread's creator leaves what the thread is to know.
+//! Records that a thread's creator hands to the new thread.
 //!
-//! Not in memory of the program's allocator: a thread that frees its record would be given an arena of its own, 64 MiB or
-//! more of address space, which threads that allocate nothing never ask for. Bound: 64 threads that were created and have not
-//! begun, those of a forked process's parent among them; the records of those beyond have a mapping each.
+//! They are not in memory of the program's allocator. A thread that frees its record there would get an arena of its own, 64 MiB
+//! or more of address space, which threads that allocate nothing never need. There is room for 64 threads that were created
+//! and have not begun, including those of a forked process's parent. Each record beyond has a mapping of its own.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;

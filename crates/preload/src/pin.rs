@@ -1,7 +1,7 @@
-//! Pinning threads to CPUs by what they are: the n-th thread of a team, or the n-th of the process. A thread's number in its
-//! team is the lowest that none of those running has: one that is created in place of another that ended works where that one
-//! did, as the recorder takes it (`recording/src/assemble/threads.rs`). Their CPUs may be others once a phase has begun
-//! ([`crate::place`]): whoever needs one asks for it by the number of the thread's pin.
+//! Pins threads to CPUs by number: the n-th thread of a team, or of the process. A new thread gets the lowest number that no
+//! running thread of its team has, so a thread that replaces an ended one works where that one did. The recorder
+//! numbers threads in the same way (`recording/src/assemble/threads.rs`). A phase may change the CPUs of pins
+//! ([`crate::place`]), so a CPU is looked up by the pin's number each time.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 

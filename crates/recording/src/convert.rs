@@ -75,7 +75,7 @@ pub(crate) fn estimate(folder: &Path, accesses: u64, modules: &ModulePaths) -> D
 pub(crate) struct FromLogs {
     pub log: LogReader,
     pub assembled: Assembled,
-    /// Of a full recording: its trace, and the pages found in it.
+    /// The trace of a recording that has one, and its pages.
     pub traced: Option<(OpenedTrace, Vec<PageRow>)>,
 }
 

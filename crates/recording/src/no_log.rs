@@ -1,7 +1,7 @@
 //! Why a process, or what it allocates, is in no allocation log: every reason, with its sentence.
 //!
-//! What happens inside a process that has the library (a limit, a full disk, a filter of system calls) the library says
-//! itself ([`crate::Messages`]).
+//! The library itself reports what happens inside a process that has it: a limit, a full disk, a filter of system calls
+//! ([`crate::Messages`]).
 
 use std::collections::BTreeMap;
 use std::fmt;

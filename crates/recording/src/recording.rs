@@ -244,7 +244,7 @@ impl Recording {
         }
     }
 
-    /// The trace of a full recording, cut short or not.
+    /// The trace, cut short or not.
     pub(crate) fn full(&self) -> Result<&SharedTrace, Error> {
         match &self.accesses {
             Accesses::Trace(trace) => Ok(trace),

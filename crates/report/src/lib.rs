@@ -68,9 +68,9 @@ pub struct Content<'a> {
     pub notes: &'a [String],
     /// Memory nodes of the machine it was made on.
     pub nodes: usize,
-    /// Of a full recording, what all misses say.
+    /// Of a trace, what all misses say.
     pub trace: Option<&'a TraceStatistics>,
-    /// How the recording sampled; none of a full recording, whose patterns are certain.
+    /// How the recording sampled; none of a trace, whose patterns are certain.
     pub sampling: Option<Sampling>,
 }
 

@@ -152,10 +152,10 @@ fn accesses(weight: f64, samples: u64) -> String {
     }
 }
 
-/// The costliest object, or the one that is named, with a line for each thread and a block for each part of its pages.
+/// Draws the costliest object, or the named one: a line for each thread, a block for each part of its pages.
 ///
 /// # Errors
-/// A name that no object has, or that several contain; a recording without accesses to objects.
+/// A name that no object or several objects have; a recording without accesses to objects.
 pub fn heatmap(content: &Content, options: &TextOptions, object: &str) -> Result<String, String> {
     let Content {
         attribution,
@@ -467,7 +467,9 @@ impl Page<'_> {
             if let Some(unsure) = confidence.filter(|one| !one.is_sure()) {
                 parts.push(format!("not sure ({})", counted(unsure.samples, "sample")));
             }
-            if let Some(hot) = group.hot.first() {
+            // Imported samples may have no instruction.
+            let hot = group.hot.first();
+            if let Some(hot) = hot.filter(|hot| hot.module.is_some() || hot.offset > 0) {
                 let frame = hot_frame(hot.module, hot.offset, locate);
                 parts.push(format!("most in {}", printable(&place(tables, &frame))));
             }

@@ -1,4 +1,4 @@
-//! Read chains, hot pages and read-mostly shares of a full recording.
+//! Read chains, hot pages and read-mostly shares of a trace.
 
 use nearpage_recording::trace::{
     ModeMisses, READ_MOSTLY_WRITES_MAX, SystemStatistics, TraceStatistics,
@@ -116,7 +116,7 @@ fn system_lines(system: &SystemStatistics) -> Vec<Vec<String>> {
     parts
 }
 
-/// What all misses of a full recording say; of a program that marked a stable phase, those of that phase. Shares are
+/// What all misses of a trace say; of a program that marked a stable phase, those of that phase. Shares are
 /// from 0 to 1.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct TraceForm<'a> {

@@ -711,7 +711,7 @@ fn nothing_hostile_gets_through_and_colour_is_asked_for() {
     }
 }
 
-/// A full recording's statistics: everything in chains of 8 and more but a tenth.
+/// A trace's statistics: everything in chains of 8 and more but a tenth.
 fn statistics() -> TraceStatistics {
     let share = |length, share| ChainShare { length, share };
     TraceStatistics {

@@ -108,7 +108,7 @@ impl RunOutcome {
     }
 }
 
-/// Runs a command to its end. `say` is told each line when it has to be said; all of them are in what is returned, too.
+/// Runs a command to its end. `say` gets each line for the user at once; the returned outcome has all of them, too.
 ///
 /// # Errors
 /// Plans, rules or files to replicate that cannot be used here; a command that cannot be run.

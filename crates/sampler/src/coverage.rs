@@ -102,10 +102,9 @@ impl ThreadRotation {
         Self { at_once, last: 0 }
     }
 
-    /// Threads to observe until the next call, each with the weight of its samples: 1 for the
-    /// busiest, three quarters of those that there is room for. The others take turns in the last
-    /// quarter, and each sample of one that is chosen in one of n turns stands for n: so that every
-    /// thread's expected total is its true one.
+    /// Threads to observe until the next call, each with the weight of its samples. The busiest threads take three quarters of
+    /// the room, with weight 1. The others take turns in the last quarter: a sample of a thread that is observed in one of n
+    /// turns stands for n samples. So the expected total of every thread is its true total.
     pub fn next(&mut self, threads: &[Candidate]) -> Vec<(u32, f32)> {
         if threads.len() <= self.at_once {
             return threads.iter().map(|thread| (thread.tid, 1.0)).collect();

@@ -1,9 +1,8 @@
-//! What the governor is told, and what becomes of its decisions: the cost of samples measured while
-//! recording, and the rate changed.
+//! The governor's inputs and the execution of its decisions: measures the cost of samples while recording, and changes the
+//! rate.
 //!
-//! Timers of the signal source take a new period with their next sample. Perf events keep the one
-//! that each thread inherited, so sampling pauses instead, in turns of random length: a sample then
-//! stands for the pause as well.
+//! Timers of the signal source take a new period with their next sample. Perf events keep the period that each thread
+//! inherited, so sampling pauses for random times instead, and a sample then stands for the pause as well.
 
 use std::time::Duration;
 

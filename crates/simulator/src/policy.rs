@@ -195,7 +195,7 @@ impl SimulatedPolicy {
     }
 
     /// Why there is nothing for it to do on a machine; `None`: there may be.
-    pub fn senseless_on(&self, timing: &Timing) -> Option<&'static str> {
+    pub fn unsuitable_on(&self, timing: &Timing) -> Option<&'static str> {
         let memories = timing
             .capacity_pages
             .iter()

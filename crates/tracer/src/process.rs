@@ -342,7 +342,7 @@ pub(crate) mod tests {
         );
         let setup = Setup::parse(setup.leak()).expect("it is right");
         let process = &Process::new(setup, &folder, 0).expect("TMPDIR can be written to");
-        let cpu = |birth: &Birth| process.cpu_of(birth.place);
+        let cpu = |birth: &NewThread| process.cpu_of(birth.place);
         let [main, first, second] = [0; 3].map(|_| process.new_birth(0, 0, 0));
         assert_eq!([cpu(&main), cpu(&first), cpu(&second)], [2, 1, 0]);
         process.leave_place(first.place);

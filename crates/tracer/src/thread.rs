@@ -109,7 +109,7 @@ pub struct Thread {
     pub counters: [u64; COUNTERS],
     /// Order of creation.
     pub number: u32,
-    /// See [`Birth::place`].
+    /// See [`NewThread::place`].
     pub place: usize,
     /// In the lockstep.
     pub member: Member,

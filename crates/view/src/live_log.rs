@@ -1,8 +1,8 @@
-//! A log of `nearpage live`, followed while the daemon writes it: what was decided and why, and what
-//! pages did, in the form in which results of simulations are shown.
+//! A log of `nearpage live`, followed while the daemon writes it: decisions, their reasons, and movements of pages, in the
+//! form of a simulation's results.
 //!
-//! The log says where each sampled page was and what was decided; that a page *moved* is taken from
-//! where it is next seen, whoever moved it.
+//! The log says where each sampled page was, and what was decided. A page has *moved* if its next sample finds it on another
+//! node, whether the daemon or the kernel moved it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -131,10 +131,10 @@ pub fn is_log(path: &Path) -> bool {
 }
 
 impl LiveLog {
-    /// Reads what there is.
+    /// Reads the lines that have been written so far.
     ///
     /// # Errors
-    /// [`Error::Log`]: a file that can't be read, or whose first line is none of such a log.
+    /// [`Error::Log`]: a file that cannot be read, or that is no log of `live`.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let refuse = |what: String| Error::Log {
             file: path.display().to_string(),

@@ -276,11 +276,11 @@ fn workers() -> usize {
 }
 
 impl Picture {
-    /// What `asked` frames. Bins are whole lines and ticks, so there may be fewer than asked for. A
-    /// bin in which there is anything of colour `first` has that colour.
+    /// The picture of the window `asked`. Bins are whole lines and ticks, so there may be fewer bins than requested. A bin with
+    /// any access of colour `first` has that colour.
     ///
     /// # Errors
-    /// Of the files behind the sources.
+    /// Errors of the files behind the sources.
     pub fn new(
         sources: Sources,
         by: ColourBy,
@@ -348,10 +348,10 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Of what `asked` frames, over all of its time.
+    /// The addresses of the window `asked`, over all of its time.
     ///
     /// # Errors
-    /// Of the files behind the sources.
+    /// Errors of the files behind the sources.
     pub fn new(sources: Sources, by: ColourBy, asked: &Frame) -> io::Result<Self> {
         let one = Frame {
             columns: 1,
@@ -409,7 +409,7 @@ impl Value {
     /// All of `asked`.
     ///
     /// # Errors
-    /// Of the files behind the sources.
+    /// Errors of the files behind the sources.
     pub fn new(sources: Sources, asked: &Frame) -> io::Result<Self> {
         let Sources { scale, store, .. } = sources;
         let window = asked.window(scale);

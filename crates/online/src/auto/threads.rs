@@ -1,10 +1,10 @@
-//! Threads go to the memory that they use, where that saves more than having its pages come to them one by one.
+//! Threads move to the memory that they use, where that saves more than moving the pages to them one by one.
 //!
-//! What was seen of a thread says what its references would have taken from another node. It moves once that would
-//! have paid for filling the caches of another CPU, with as much certainty as a page needs; each further move of it
-//! costs twice as much. It takes a CPU that no thread has, or changes places with a thread that gains by it, too: what
-//! one loses for another's sake would be lost again as soon as others wait for it. Only nodes on which threads have run are known to
-//! have CPUs that they may use.
+//! The observations of a thread tell how long its references would have taken from another node. The thread moves once the
+//! saving would have paid for filling the caches of another CPU, with the certainty that a page needs, too. Each further
+//! move of a thread costs twice as much. A thread takes a CPU that no thread has, or changes places with a thread that
+//! gains by the exchange as well: others soon wait for a thread that loses by it. Only nodes on which threads have run are known
+//! to have CPUs that they may use.
 
 use nearpage_recording::ThreadIndex;
 

@@ -1,10 +1,12 @@
 //! Traffic management: Carrefour (Dashti et al., ASPLOS 2013), §3.
 //!
-//! Once a second, from what was counted and sampled since: threads that share data are brought
-//! together (`clustering`); for each application, four steps say which mechanisms are on
-//! (`global`, of `counters`); each page that was sampled often enough is co-located, interleaved
-//! (`interleaving`) or replicated (`page_local`, of `profile`); and how often to sample until
-//! the next decision follows from how much there was to do (`rate`).
+//! Once a second, the policy decides from the counts and samples of that second:
+//!
+//! - Threads that share data are brought together (`clustering`).
+//! - For each application, four steps turn mechanisms on and off (`global`, from `counters`).
+//! - Each page with enough samples is co-located, interleaved (`interleaving`) or replicated (`page_local`, from
+//!   `profile`).
+//! - The number of decisions sets the sampling rate until the next second (`rate`).
 //!
 //! Left open by the paper and chosen here: a page is decided by the application whose thread was
 //! first sampled on it; pages that are replicated already count towards the 500 that replication
@@ -256,10 +258,9 @@ impl Carrefour {
         placed
     }
 
-    /// Copies that exist: "we use the application-wide MRR and disable replication for the entire
-    /// application if the MRR is low"; otherwise there is one "on every memory node that runs threads
-    /// from the corresponding application" (§3.3.2), of those that threads reach later, too. How many
-    /// pages are concerned.
+    /// Updates existing copies, and returns the number of pages concerned. The paper: "we use the application-wide MRR and
+    /// disable replication for the entire application if the MRR is low"; otherwise a copy is "on every memory node that runs
+    /// threads from the corresponding application" (§3.3.2). That includes nodes that threads reach later.
     fn keep_copies(
         &mut self,
         managed: &[Option<ManagedApplication>],

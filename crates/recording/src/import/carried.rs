@@ -166,7 +166,8 @@ impl<'a> Carried<'a> {
             text: std::borrow::Cow::Borrowed(""),
         };
         for (number, line) in (1..).zip(text.lines()).skip(1) {
-            if line.starts_with("# thinned: ") {
+            // `thinned` in files of version 0.1.
+            if line.starts_with("# sampled: ") || line.starts_with("# thinned: ") {
                 carried.metadata.notes.push(line[2..].to_owned());
             } else if let Some(comment) = line.strip_prefix(COMMENT) {
                 let taken = carried.comment(comment);

@@ -1,11 +1,9 @@
 //! Other tools' records of memory accesses, made into a recording: `perf.data` files, what
 //! `perf script` prints of them, and samples in nearpage's own CSV form.
 //!
-//! A reader turns its file into `Record`s in order of time: `perf_data` (with `features` for the
-//! machine) and `perf_script`. The `follow`er
-//! makes of these what a recorder would have appended to its log; from there on it is a recording
-//! like any other. Objects are what the kernel's mappings show, as for programs without the preload
-//! library.
+//! The readers `perf_data` (with `features` for the machine) and `perf_script` turn a file into `Record`s in order of time.
+//! The `follow`er turns these into the log that a recorder would have written, from which the recording is made as
+//! usual. Objects come from the kernel's mappings, as for programs without the preload library.
 
 mod carried;
 mod csv;

@@ -1,6 +1,6 @@
 //! Full traces: every miss of a program, thread by thread, as the simulator replays them.
 //!
-//! A full recording keeps what the tracer wrote, a file per process image in the folder `trace`;
+//! A trace keeps the tracer's files, one per process image, in the folder `trace`;
 //! the layout of these is [`nearpage_wire::trace`]'s. One pass over it makes the tables that every
 //! recording has, and two more that belong to the trace: which pages there are, and how virtual
 //! time and CLOCK_MONOTONIC go together. [`Trace`] hands out threads and pages;
@@ -42,7 +42,7 @@ pub use self::unfinished::{end as end_traces, finish as finish_frames};
 use crate::{AccessKind, ThreadIndex};
 pub use nearpage_wire::trace::{BEGIN_MARK, END_MARK, Segment, Served};
 
-/// How a full recording was traced, and what the tracer counted: `tracing` in `recording.json`.
+/// How a trace was made, and what the tracer counted: `tracing` in `recording.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tracing {
     /// The machine it was traced for, as `--machine` named it; described in `machine.toml`.

@@ -1,4 +1,4 @@
-//! A full recording's threads, step by step, and its pages.
+//! A trace's threads, step by step, and its pages.
 
 use std::sync::Arc;
 

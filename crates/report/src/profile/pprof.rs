@@ -329,7 +329,7 @@ impl Writer for Pprof<'_> {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, _thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+    fn finish(mut self: Box<Self>, _sampled: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
         self.put_program_first();
         for (key, accesses, cost_ns) in std::mem::take(&mut self.sums) {
             let label = self.labels(&key);

@@ -187,7 +187,7 @@ pub enum RunsError {
 }
 
 impl RunComparison {
-    /// Of settings of at least one run each; the first is what the others are compared with.
+    /// Compares settings of at least one run each with the first setting.
     ///
     /// # Errors
     /// [`RunsError::LocalUnknown`].

@@ -30,7 +30,7 @@ impl<'a> LogSink<'a> {
         }
     }
 
-    /// The log, to be finished, and the programs that the kernel did not let be sampled.
+    /// The log, which is still to be finished, and the programs that the kernel refused to sample.
     ///
     /// # Errors
     /// Something could not be written.

@@ -126,8 +126,8 @@ impl Observed {
     }
 }
 
-/// Records `options.target` from its start, or from now, to its end. `say` is told at once where the recording cannot be
-/// written any more; everything else to be said is in [`Observed::notes`].
+/// Records `options.target` from its start, or from now, to its end. `say` gets a line at once if the recording cannot be
+/// written any more; all other lines for the user are in [`Observed::notes`].
 ///
 /// # Errors
 /// A target that cannot be observed; an output folder that cannot be written, or that may not be replaced.

@@ -1,10 +1,10 @@
-//! What samples cost on this machine, remembered from one recording to the next: measuring it takes a
-//! tenth of a second, and a busy machine makes samples look more expensive than they are. So the
-//! first recordings measure, and the least counts.
+//! The cost of a sample on this machine, kept from one recording to the next. Measuring takes a tenth of a second, and a
+//! busy machine makes samples look more expensive than they are. So the first few recordings measure, and the lowest
+//! cost counts.
 //!
-//! The file is `$XDG_CACHE_HOME/nearpage/samples.json` (`~/.cache/nearpage`). A machine is known by its
-//! kernel, its processors and when it was booted, as the kernel's parameters change what an interrupt
-//! costs. Whatever cannot be read or is not plausible is measured again.
+//! The file is `$XDG_CACHE_HOME/nearpage/samples.json` (`~/.cache/nearpage`). Kernel, processors and boot time identify a
+//! machine, as the kernel's parameters change the cost of an interrupt. Entries that cannot be read or are not
+//! plausible are measured again.
 
 use std::env;
 use std::fs::{self, DirBuilder};

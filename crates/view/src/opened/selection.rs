@@ -98,9 +98,9 @@ fn number(group: &ObjectGroup, all: &[ObjectGroup]) -> Option<usize> {
 }
 
 impl Opened {
-    /// What is in a part of the time, in nanoseconds since the recording began: ticks that it touches are in it as a
-    /// whole. None: all of the time. Counts of samples that were no accesses are of the whole recording alone, as
-    /// nobody knows when they were taken.
+    /// The accesses of a time range, in nanoseconds since the recording began; `None` means all of the time. The range is
+    /// extended to whole ticks. Samples that were no accesses are counted for the whole recording only, as their times
+    /// are not recorded.
     ///
     /// # Errors
     /// [`Error::Attribution`].
