@@ -397,38 +397,3 @@ fn all_memory_of_a_machine_with_one_node_is_on_it() {
     let profile = profile.success().stdout;
     assert!(profile.contains("\"node 0\"") && !profile.contains("node unknown"));
 }
-
-/// Sixteen samples of a static array, each on a page of its own, or a hundred times as many; by four threads, each of
-/// which has a fourth of the pages.
-fn samples_of_four_threads(rounds: u64) -> String {
-    let mut csv = "time_ns,cpu,object,object_offset,object_size_bytes,cost_ns\n".to_owned();
-    for number in 0..16 * rounds {
-        let (page, time_ns) = (number % 16, 1000 * (number + 1));
-        csv += &format!("{time_ns},{},grid,{},65536,1000\n", page / 4, 4096 * page);
-    }
-    csv
-}
-
-#[test]
-fn a_question_mark_in_a_plan_is_explained_where_there_is_one() {
-    let case = Case::new("question-mark");
-    for (name, rounds) in [("few", 1), ("many", 100)] {
-        case.write(format!("{name}.csv"), samples_of_four_threads(rounds));
-        case.nearpage([
-            "import",
-            "-q",
-            &format!("{name}.csv"),
-            "--machine",
-            "opteron-4",
-            "-o",
-            name,
-        ])
-        .success();
-        let text = case.nearpage(["plan", name]).success().stdout;
-        let has_mark = text
-            .lines()
-            .any(|line| line.starts_with("grid ") && line.contains(" ? "));
-        assert_eq!(has_mark, rounds == 1, "{text}");
-        assert_eq!(text.contains("\n? unsure: "), has_mark, "{text}");
-    }
-}

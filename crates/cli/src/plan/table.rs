@@ -25,11 +25,10 @@ pub fn to_text(decided: &DecidedPlan, width: usize, colour: bool) -> String {
         "" => "program",
         named => named,
     };
-    let team = decided.plan.teams.first().map_or(1, |team| team.threads);
+    let threads = counted(decided.threads.threads as u64, "thread");
     let mut text = paragraph(&format!(
-        "{program} on {}, {}: where accesses would go (policy {}; {})",
+        "{program} on {}, {threads}: where accesses would go (policy {}; {})",
         decided.machine,
-        counted(team.into(), "thread"),
         decided.policy,
         decided.threads.words()
     ));
@@ -76,6 +75,21 @@ fn rows(objects: &[ObjectPrediction]) -> Vec<&ObjectPrediction> {
     objects.iter().filter(worth_a_row).take(ROWS_MAX).collect()
 }
 
+/// What the marks in rows mean, as far as there are any.
+fn legend(rows: &[&ObjectPrediction]) -> Vec<String> {
+    let unsure = || {
+        format!(
+            "? unsure: fewer than {} of the resamples of this recording lead to the same placement",
+            percent(Confidence::SURE)
+        )
+    };
+    let assumed = || "* assumed: first touched by the thread that allocated it".to_owned();
+    let any = |has_mark: fn(&ObjectPrediction) -> bool| rows.iter().any(|object| has_mark(object));
+    let unsure = any(is_unsure).then(unsure);
+    let assumed = any(|object| object.first_touch_assumed).then(assumed);
+    unsure.into_iter().chain(assumed).collect()
+}
+
 /// What the column of placements says.
 fn placement(object: &ObjectPrediction) -> String {
     let kind = if object.unmatched { "unmatched: " } else { "" };
@@ -108,7 +122,6 @@ fn objects(
     ];
     let mut text = columns.line("object", headings.map(str::to_owned));
     let left_out = prediction.objects.len() - rows.len();
-    let any_assumed = rows.iter().any(|object| object.first_touch_assumed);
     for object in rows {
         let mark = if object.first_touch_assumed { "*" } else { "" };
         let cells = [
@@ -146,16 +159,8 @@ fn objects(
         );
         let _ = writeln!(text, "{}", wrapped(&words, width));
     }
-    if rows.iter().any(|object| is_unsure(object)) {
-        let words = format!(
-            "? unsure: fewer than {} of the resamples of this recording lead to the same placement",
-            percent(Confidence::SURE)
-        );
+    for words in legend(rows) {
         let _ = writeln!(text, "{}", wrapped(&words, width));
-    }
-    if any_assumed {
-        let words = "* assumed: first touched by the thread that allocated it";
-        let _ = writeln!(text, "{}", wrapped(words, width));
     }
     text
 }
@@ -274,13 +279,16 @@ fn time_in_words(times: &PlanTime) -> String {
         format!("{} instead of {}", time(after_ns), time(before_ns))
     };
     let recorded = [times.first_touch_ns, times.planned_ns];
+    let scaled = [times.scaled_first_touch_ns, times.scaled_planned_ns];
+    if recorded[0] == recorded[1] && scaled[0] == scaled[1] {
+        return format!("time, {how}: {}, as under first touch", time(recorded[1]));
+    }
     let mut words = format!(
         "time, {how}: {} under first touch{}",
         instead(recorded),
         by_how_much(recorded)
     );
     if times.runtime_scale > 1.0 {
-        let scaled = [times.scaled_first_touch_ns, times.scaled_planned_ns];
         let _ = write!(
             words,
             "; {} with a parallel part {} times as long, for which it was decided{}",
@@ -364,6 +372,43 @@ fn fitted(text: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn object(confidence: Option<f64>, first_touch_assumed: bool) -> ObjectPrediction {
+        ObjectPrediction {
+            group: 0,
+            name: "grid".to_owned(),
+            size_bytes: 4096,
+            accesses: 100.0,
+            cost_share: 1.0,
+            placement: "block".to_owned(),
+            why: None,
+            unmatched: false,
+            decisions: vec![0],
+            first_touch_assumed,
+            samples: 100,
+            confidence,
+            recorded_local_share: None,
+            first_touch: Outcome::default(),
+            interleave: Outcome::default(),
+            planned: Outcome::default(),
+        }
+    }
+
+    #[test]
+    fn marks_are_explained_where_there_are_any() {
+        let (sure, unsure) = (object(Some(0.9), false), object(Some(0.3), false));
+        let (traced, assumed) = (object(None, false), object(None, true));
+        assert_eq!(placement(&sure), "block");
+        assert_eq!(placement(&unsure), "block ?");
+        assert!(legend(&[&sure, &traced]).is_empty());
+        let words = legend(&[&sure, &unsure, &assumed]);
+        assert!(
+            words[0].starts_with("? unsure: fewer than 60 % "),
+            "{words:?}"
+        );
+        assert!(words[1].starts_with("* assumed: "), "{words:?}");
+        assert_eq!(words.len(), 2);
+    }
 
     #[test]
     fn what_is_gained_is_said_where_there_is_any() {
