@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use nearpage_amount::{percent, signed_change};
+use nearpage_amount::{counted, percent, signed_change};
 use nearpage_machine::Machine;
 use nearpage_plan::Program;
 use nearpage_planner::{DecidedPlan, MachineClass, ModelError, ModelErrors};
@@ -79,7 +79,7 @@ impl HistoryOutput {
                 .to_owned();
         }
         let mut text = format!(
-            "{:<11}{:<20}{:<18}{:<9}{:>10}{:>18}{:>10}{:>8}\n",
+            "{:<11}{:<20}{:<18}{:<9}{:>10}{:>20}{:>10}{:>9}\n",
             "date", "program", "machine", "by", "predicted", "nine in ten", "measured", "error"
         );
         for pair in &self.pairs {
@@ -95,13 +95,13 @@ impl HistoryOutput {
             };
             let _ = writeln!(
                 text,
-                "{:<11}{:<20}{:<18}{by:<9}{:>8.1} %{range:>18}{:>8.1} %{:>6.1} %",
+                "{:<11}{:<20}{:<18}{by:<9}{:>10}{range:>20}{:>10}{:>9}",
                 date(pair.unix_s),
                 fitted(&pair.program, 20),
                 fitted(&pair.machine, 18),
-                100.0 * pair.predicted,
-                100.0 * pair.measured,
-                100.0 * pair.error(),
+                signed_change(pair.predicted),
+                signed_change(pair.measured),
+                signed_change(pair.error()),
             );
         }
         for error in self
@@ -121,8 +121,8 @@ impl HistoryOutput {
         if self.unreadable > 0 {
             let _ = writeln!(
                 text,
-                "{} lines cannot be read: another version wrote them",
-                self.unreadable
+                "{} cannot be read: another version wrote that",
+                counted(self.unreadable as u64, "line")
             );
         }
         text
