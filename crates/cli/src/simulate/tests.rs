@@ -52,7 +52,7 @@ fn without_a_named_policy_those_are_run_that_make_sense() {
         .to_string();
     let words: Vec<&str> = help.split_whitespace().collect();
     let said = format!(
-        "[default: {}, as far as they make sense",
+        "[default: {}, those of them that make sense",
         names(&jobs).join(", ")
     );
     assert!(words.join(" ").contains(&said), "{help}");
