@@ -297,8 +297,8 @@ impl Page<'_> {
             threads_at_work(working, &created(&tables.threads)),
             format!("source {}", source.as_str()),
             format!("{} lost", counted(counts.lost, "sample")),
-            format!("{} undecoded", counts.undecoded),
-            format!("{} computation", counts.compute),
+            format!("{} undecoded", count(counts.undecoded as f64)),
+            format!("{} computation", count(counts.compute as f64)),
         ];
         let kinds = [
             ("heap", totals.heap),
