@@ -1681,11 +1681,11 @@ fn history_lists_what_came_of_predictions_and_forgets_it_when_told() {
     for words in [
         "2026-11-26",
         "-20.0 %",
-        "-30.0 to -10.0 %",
+        "-30.0 % to -10.0 %",
         "-10.0 %",
         "-11.1 %",
         "25 modelled predictions",
-        "1 lines cannot be read",
+        "1 line cannot be read",
     ] {
         assert!(listed.stdout.contains(words), "{words}: {listed}");
     }

@@ -329,7 +329,7 @@ fn tables_are_not_printed() {
 
 #[test]
 fn what_is_left_out_is_said() {
-    let case = Case::new("thinned");
+    let case = Case::new("sampled");
     let sample = SCRIPT
         .lines()
         .find(|line| line.contains("100/100") && line.contains("|OP"))
@@ -337,7 +337,7 @@ fn what_is_left_out_is_said() {
     case.write("script.txt", format!("{sample}\n").repeat(1000));
     case.nearpage(["import", "-q", "script.txt", "-o", "r"])
         .success();
-    let thinned = case
+    let sampled = case
         .nearpage([
             "export",
             "r",
@@ -350,10 +350,10 @@ fn what_is_left_out_is_said() {
         ])
         .success();
     assert!(
-        thinned
+        sampled
             .stderr
             .contains("100 accesses exported to t.csv; left out: 900"),
-        "{thinned}"
+        "{sampled}"
     );
     let csv = case.read("t.csv");
     assert_eq!(csv.lines().count(), 101);
@@ -379,7 +379,7 @@ fn what_is_left_out_is_said() {
     )
     .unwrap();
     assert!(
-        trace["otherData"]["thinned"]
+        trace["otherData"]["sampled"]
             .as_str()
             .unwrap()
             .contains("of every 143"),
@@ -387,6 +387,36 @@ fn what_is_left_out_is_said() {
     );
     case.nearpage(["export", "r", "--to", "pprof", "--at-most", "7", "-o", "p"])
         .exits(2);
+    // Version 0.1 called it another name.
+    case.nearpage([
+        "export",
+        "r",
+        "-q",
+        "--to",
+        "perf-script",
+        "--at-most",
+        "7",
+        "-o",
+        "now",
+    ])
+    .success();
+    case.write(
+        "earlier",
+        case.read("now").replace("# sampled: ", "# thinned: "),
+    );
+    for file in ["now", "earlier"] {
+        let folder = format!("{file}.recording");
+        case.nearpage(["import", "-q", file, "-o", &folder])
+            .success();
+        let report = case.nearpage(["report", &folder]).success();
+        let words: Vec<&str> = report.stdout.split_whitespace().collect();
+        assert!(
+            words
+                .join(" ")
+                .contains("one access at random of every 143"),
+            "{report}"
+        );
+    }
 }
 
 #[track_caller]

@@ -1,4 +1,4 @@
-//! Full recordings of real programs, as a black box: traced in emulation, reported, planned, thinned
+//! Traces of real programs, as a black box: traced in emulation, reported, planned, downsampled
 //! and compared.
 #![allow(
     clippy::too_many_lines,
@@ -36,7 +36,7 @@ fn says(finished: Finished, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn a_traced_triad_is_reported_planned_thinned_and_compared() {
+fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
     let case = Case::new("full");
     // Three arrays of 2 MiB, written once by the main thread, then two passes of a = b + s × c.
     let recorded = trace(&case, "full", &["--keep-hits"], &["triad", "2", "2"]).success();
@@ -215,10 +215,13 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
         "the tables say what the trace says"
     );
 
-    let thinned = case
+    let downsampled = case
         .nearpage(["thin", "full", "--every", "10", "-o", "tenth"])
         .success();
-    assert!(thinned.stderr.contains("1 of 10 misses"), "{thinned}");
+    assert!(
+        downsampled.stderr.contains("1 of 10 misses"),
+        "{downsampled}"
+    );
     let tenth = json(&case.nearpage(["report", "tenth", "--json"]).success());
     let data =
         report["accesses"].as_f64().unwrap() - report["attribution"]["code"].as_f64().unwrap();
@@ -275,7 +278,7 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
         "under first touch, as recorded: {compared:#}"
     );
 
-    // Without a full recording among them there is nothing to replay, unless one is named.
+    // Without a trace among them there is nothing to replay, unless one is named.
     let words = ["evaluate", "exported", "tenth", "--json"];
     let alone = json(&case.nearpage(words).success());
     assert_eq!(alone["replayed"], Value::Null);
@@ -294,7 +297,7 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
     runs_are_compared(&case);
 }
 
-/// The trace, and what was thinned from it: the same run, so that nothing changed, on a machine whose nodes are known.
+/// The trace, and what was downsampled from it: the same run, so that nothing changed, on a machine whose nodes are known.
 fn runs_are_compared(case: &Case) {
     let same = ["compare", "full", "exported,tenth", "--fail-if"];
     let passed = case.nearpage([&same[..], &["time>+1%", "--json"]].concat());

@@ -137,12 +137,12 @@ fn full_recordings_are_as_their_schemas_say() {
         &[&together[..], &["--policy", "first-touch"]].concat(),
     );
     assert!(together["results"][0]["program_ns"].is_array());
-    let thinned = nearpage(
+    let downsampled = nearpage(
         &case,
         "downsample",
         &["downsample", "compact", "-o", "tenth", "--every", "10"],
     );
-    assert!(thinned["kept_accesses"].as_u64() < thinned["input_accesses"].as_u64());
+    assert!(downsampled["kept_accesses"].as_u64() < downsampled["input_accesses"].as_u64());
     nearpage(&case, "report", &["report", "tenth"]);
     nearpage(&case, "evaluate", &["evaluate", "compact", "tenth"]);
     let compared = ["compare", "compact", "tenth", "--fail-if", "time<-99%"];

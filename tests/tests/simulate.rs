@@ -1,4 +1,4 @@
-//! `nearpage simulate` as a black box, on a full recording of a small real program.
+//! `nearpage simulate` as a black box, on a trace of a small real program.
 #![allow(
     clippy::too_many_lines,
     reason = "a test tells one story from its beginning to its end"
@@ -7,7 +7,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use nearpage_tests::{Browser, Case, nearpage_path, workload};
+use nearpage_tests::{Browser, Case, nearpage_path, repository, workload};
 use serde_json::Value;
 
 /// A case with the recording `full`: two threads of `triad` on three arrays of 1 MiB, which the main
@@ -845,4 +845,42 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
         file.set_len(length - length / 4).unwrap();
     }
     says(&["short"], 1, &["cut short", "recorded again"]);
+}
+
+#[test]
+fn the_page_of_policies_has_every_policy_and_parameter_with_its_default() {
+    let page = fs::read_to_string(repository().join("docs/reference/policies.md")).unwrap();
+    let help = Case::new("policies")
+        .nearpage(["simulate", "--help"])
+        .success()
+        .stdout;
+    let (_, parameters) = help
+        .split_once("Parameters for --set")
+        .expect("a list of parameters");
+    let mut section = "";
+    let mut found = 0;
+    for line in parameters.lines() {
+        match line.strip_prefix("  ") {
+            // The heading names the policies: `carrefour:`.
+            None if line.ends_with(':') && !line.starts_with(',') => {
+                let policies = line.trim_end_matches(':');
+                let heading = page.split("\n## ").find(|section| {
+                    section.starts_with(policies)
+                        || section.starts_with(&format!("Parameters of {policies} "))
+                });
+                section = heading.unwrap_or_else(|| panic!("no section {policies}"));
+            }
+            Some(line) => {
+                let Some((name, _)) = line.split_once(" (") else {
+                    continue;
+                };
+                if name.contains('=') && !name.contains(' ') {
+                    assert!(section.contains(&format!("`{name}`")), "{name}");
+                    found += 1;
+                }
+            }
+            None => {}
+        }
+    }
+    assert!(found > 40, "{found} parameters");
 }

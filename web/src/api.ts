@@ -76,7 +76,7 @@ export interface OverTime { frame: Frame; coarse: boolean; share: number; slots:
 export interface Costly { name: string; cost_ns: number; cost_share: number; remote_cost_ns: number | null }
 export interface Summary {
   samples: number; accesses: number; memory_share: number | null; cost_ns: number; remote_cost_ns: number | null;
-  objects: Costly[]; functions: Costly[]; oddities: { words: string; view: string }[]; share: number;
+  objects: Costly[]; functions: Costly[]; warnings: { words: string; view: string }[]; share: number;
 }
 export interface Sums { cost_ns: number; remote_cost_ns: number; loads: number; stores: number }
 export interface Branch extends Sums {

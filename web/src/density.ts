@@ -5,7 +5,7 @@ import { api, standalone, type Frame, type Picture } from "./api.ts";
 import { type By, BY, chosenColour, othersColour, rgb, scheme } from "./colours.ts";
 import { type Context, threadColours } from "./context.ts";
 import { h } from "./dom.ts";
-import { bytes, exact, percent, several, time } from "./format.ts";
+import { bytes, exact, percent, counted, time } from "./format.ts";
 import { type Area, type Content, ink, toPixels } from "./plot.ts";
 import { go } from "./state.ts";
 
@@ -99,7 +99,7 @@ export async function density(context: Context, wanted: Wanted, width: number, h
     return slot === undefined ? "" : recording.functions[slot];
   };
   const noted = (most: number) => [
-    `A dot is ${bytes(row)} by ${time(column)}; the strongest has ${several(most, "access")}.`,
+    `A dot is ${bytes(row)} by ${time(column)}; the strongest has ${counted(most, "access")}.`,
     picture.share < 1 ? `From a sample of ${percent(picture.share)} of the recording; all of it in a moment.` : "",
     chosen !== null ? `Dots with any access by ${names[chosen]} stand out.` : wanted.by === "function" && context.state.function ? `${context.state.function} has no colour of its own here: it is among the other functions.` : "",
     standalone && (shown.to_ns - shown.from_ns > 1.01 * (wanted.to_ns - wanted.from_ns)) ? "The file has this picture at one resolution." : "",

@@ -30,7 +30,7 @@ export function count(value: number): string {
 }
 
 /** A number of things: `1 access`, `2 accesses`. */
-export const several = (number: number, thing: string) => `${count(number)} ${thing}${count(number) === "1" ? "" : thing.endsWith("s") ? "es" : "s"}`;
+export const counted = (number: number, thing: string) => `${count(number)} ${thing}${count(number) === "1" ? "" : thing.endsWith("s") ? "es" : "s"}`;
 
 /** Every digit. */
 export const exact = (value: number) => value.toLocaleString("en", { maximumFractionDigits: 3 });

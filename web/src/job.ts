@@ -3,7 +3,7 @@
 import { api, type Job, type JobGroup, type JobHost, type JobNode, type JobRank, type JobReport, standalone, type Use } from "./api.ts";
 import { among, few } from "./colours.ts";
 import { h } from "./dom.ts";
-import { count, exact, percent, several, time } from "./format.ts";
+import { count, exact, percent, counted, time } from "./format.ts";
 import { Plot, type Content, toPixels } from "./plot.ts";
 import { go, link } from "./state.ts";
 import { bar, type Column, sortedTable, table } from "./table.ts";
@@ -43,7 +43,7 @@ function show({ report, opened }: Job): Element[] {
   const samples = report.ranks.reduce((sum, rank) => sum + rank.samples, 0);
   const list = (id: string, lines: (string | Node)[][]) => (lines.length === 0 ? [] : [h("ul", { id, className: "note" }, lines.map((line) => h("li", {}, line)))]);
   return [
-    h("p", {}, `${report.job === null ? "" : `Job ${report.job}: `}${several(recorded, "rank")}${of} on ${several(report.hosts.length, "host")}, ${count(samples)} effective samples of accesses.`),
+    h("p", {}, `${report.job === null ? "" : `Job ${report.job}: `}${counted(recorded, "rank")}${of} on ${counted(report.hosts.length, "host")}, ${count(samples)} effective samples of accesses.`),
     ...list("job-notes", [...report.notes.map((text) => [text]), ...report.rank_notes.map((about) => [`Ranks ${ranges(about.ranks)}: ${about.note}`])]),
     h("h3", {}, "Ranks that behave alike"),
     ...(report.groups.length === 0 ? [h("p", {}, "No rank has samples enough to tell: record longer, or with a higher --rate.")] : []),
@@ -66,7 +66,7 @@ function groupPart(group: JobGroup, number: number, report: JobReport, hasNodes:
   const members = new Set(group.ranks);
   const shares = report.ranks.filter((rank) => members.has(rank.rank)).map(lost);
   const mean = shares.reduce((sum, share) => sum + share, 0) / Math.max(shares.length, 1);
-  const who = members.size === report.ranks.length ? `all ${several(members.size, "rank")}` : `${members.size} of ${several(report.ranks.length, "rank")}: ${ranges(group.ranks)}`;
+  const who = members.size === report.ranks.length ? `all ${counted(members.size, "rank")}` : `${members.size} of ${counted(report.ranks.length, "rank")}: ${ranges(group.ranks)}`;
   const objects = group.objects.filter((object) => object.share >= 0.01);
   return h("details", { open: number < 3, className: "group" },
     h("summary", {}, h("b", {}, `Group ${number + 1}`), ` ${group.difference === null ? who : group.difference}; ${hasNodes ? `${remote(group)} remote, ` : ""}${percent(mean)} of the time lost`),
@@ -160,7 +160,7 @@ function chart(report: JobReport, hasNodes: boolean): Plot {
         y: { label: "share of the time", from: 0, to: most * 1.1, unit: "share", up: true },
         step: [1, most / 20],
         empty: ranks.every((rank) => rank.cost_ns === 0) ? "No time was lost to memory, as far as was sampled." : undefined,
-        legend: () => groups.slice(0, 8).map((group, number) => [`group ${number + 1}, ${several(group.ranks.length, "rank")}`, among(number, groups.length)]),
+        legend: () => groups.slice(0, 8).map((group, number) => [`group ${number + 1}, ${counted(group.ranks.length, "rank")}`, among(number, groups.length)]),
         draw(g, area) {
           ranks.forEach((rank, position) => {
             const [left, top] = toPixels(content, area, [position + 0.1, lost(rank)]);

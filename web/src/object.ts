@@ -5,7 +5,7 @@ import { byName } from "./colours.ts";
 import { type Context, objects, threadColour, threadName } from "./context.ts";
 import { chooser, density } from "./density.ts";
 import { h } from "./dom.ts";
-import { bytes, count, exact, percent, several, time } from "./format.ts";
+import { bytes, count, exact, percent, counted, time } from "./format.ts";
 import { type Area, type Content, ink, Plot, toPixels } from "./plot.ts";
 import { go, link, number, step } from "./state.ts";
 import { table } from "./table.ts";
@@ -168,7 +168,7 @@ async function matrix(context: Context, object: number, from: number, to: number
     step: [pagesOfBin, 1],
     empty: most === 0 ? "No page of this part was accessed: press All, or select a longer time." : undefined,
     legend: () => threads.slice(0, 24).map((thread, line) => [names[line], threadColour(recording, thread)]),
-    note: `Stronger is more loads and stores. A column is ${exact(pagesOfBin)} page${pagesOfBin === 1 ? "" : "s"}; the strongest cell has ${several(most, "access")}.${found.first_touches.length > 0 ? " The line below each row marks the pages that its thread touched first." : ""}`,
+    note: `Stronger is more loads and stores. A column is ${exact(pagesOfBin)} page${pagesOfBin === 1 ? "" : "s"}; the strongest cell has ${counted(most, "access")}.${found.first_touches.length > 0 ? " The line below each row marks the pages that its thread touched first." : ""}`,
     draw(g, area) {
       threads.forEach((thread, line) => {
         const [, top] = toPixels(content, area, [0, line]);

@@ -87,7 +87,7 @@ export function objectsView(context: Context): HTMLElement {
     {
       title: "sure", value: ({ row }) => row.pattern.confidence ?? -1, number: true,
       cell: ({ row }) => (row.pattern.confidence === null ? "" : percent(row.pattern.confidence)),
-      hint: "share of resamples of the recording with the same pattern; none for small objects and full recordings",
+      hint: "share of resamples of the recording with the same pattern; none for small objects and traces",
     },
     { title: "function", value: ({ row }) => row.hot[0]?.function ?? "", hint: "where most of the time is lost" },
   ];

@@ -4,7 +4,7 @@ import { api, type Result, type Simulation } from "./api.ts";
 import { among, few, PARTS } from "./colours.ts";
 import { coursePlot } from "./course.ts";
 import { h } from "./dom.ts";
-import { count, exact, percent, several, time } from "./format.ts";
+import { count, exact, percent, counted, time } from "./format.ts";
 import { movementsView } from "./movements.ts";
 import { type Content, Plot, toPixels } from "./plot.ts";
 import { read } from "./state.ts";
@@ -45,7 +45,7 @@ function show(simulation: Simulation): Element[] {
     ["energy_j", "energy J", (value) => value.toPrecision(3)],
   ];
   return [
-    h("p", {}, `${[simulation.recording].flat().join(" and ")} on ${simulation.machine}${typeof simulation.threads === "number" ? `: ${several(simulation.threads, "thread")}` : ""}${first === undefined || figure(first, "misses") === null ? "" : `, ${count(figure(first, "misses") ?? 0)} misses`}.`),
+    h("p", {}, `${[simulation.recording].flat().join(" and ")} on ${simulation.machine}${typeof simulation.threads === "number" ? `: ${counted(simulation.threads, "thread")}` : ""}${first === undefined || figure(first, "misses") === null ? "" : `, ${count(figure(first, "misses") ?? 0)} misses`}.`),
     ...((simulation.notes ?? []).length > 0 ? [h("ul", { className: "note", id: "notes" }, simulation.notes?.map((note) => h("li", {}, note)))] : []),
     bars(results).element,
     ...(results.some((result) => load(result).length > 1) ? [controllers(results, load).element] : []),

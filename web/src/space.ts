@@ -7,7 +7,7 @@ import { type Context, objects } from "./context.ts";
 import { chooser, density, schemeOf } from "./density.ts";
 import { h } from "./dom.ts";
 import { Folding, joined, type Piece } from "./fold.ts";
-import { bytes, exact, percent, several } from "./format.ts";
+import { bytes, exact, percent, counted } from "./format.ts";
 import { type Area, type Content, fitted, ink, Plot, stacked, toPixels } from "./plot.ts";
 import { go, number, step } from "./state.ts";
 
@@ -47,7 +47,7 @@ export function spaceView(context: Context): HTMLElement {
     const touched = Array.from({ length: frame.rows }, (_, row) => sums.slice(row * slots, (row + 1) * slots).reduce((a, b) => a + b, 0));
     const shown = new Folding(touched, space, state.fold !== "0");
     const gaps = shown.pieces.length - 1;
-    away.textContent = shown.away > 0 ? `${bytes(shown.away)} of it that nothing accesses are folded away${gaps > 0 ? `, at ${several(gaps, "break")} of the axis` : ""}.` : "";
+    away.textContent = shown.away > 0 ? `${bytes(shown.away)} of it that nothing accesses are folded away${gaps > 0 ? `, at ${counted(gaps, "break")} of the axis` : ""}.` : "";
     return shown;
   });
   const away = h("span", {});
@@ -114,8 +114,8 @@ export function spaceView(context: Context): HTMLElement {
     "section",
     {},
     h("h2", {}, "Address space"),
-    h("p", {}, `${bytes(recording.space_bytes)} in ${several(recording.extents.length, "range")} of objects and modules, without the gaps between them. `, away,
-      context.progress.elsewhere > 0 ? ` ${several(context.progress.elsewhere, "access")} to addresses where no object or module is known: in no picture.` : "",
+    h("p", {}, `${bytes(recording.space_bytes)} in ${counted(recording.extents.length, "range")} of objects and modules, without the gaps between them. `, away,
+      context.progress.elsewhere > 0 ? ` ${counted(context.progress.elsewhere, "access")} to addresses where no object or module is known: in no picture.` : "",
       " Enter or a click on an object opens it."),
     plots.map((plot) => plot.element),
   );

@@ -1,9 +1,9 @@
-// What to look at first: what was lost, to what, what a plan would save, and what was odd.
+// What to look at first: what was lost, to what, what a plan would save, and what to know about the recording.
 
 import { api, type Costly, type Plan, standalone, type Summary } from "./api.ts";
 import { type Context, objects } from "./context.ts";
 import { type Child, h } from "./dom.ts";
-import { percent, several, time } from "./format.ts";
+import { percent, counted, time } from "./format.ts";
 import { howSure } from "./plan.ts";
 import { link, type State } from "./state.ts";
 import { bar } from "./table.ts";
@@ -39,18 +39,18 @@ function facts(context: Context, summary: Summary): HTMLElement[] {
     h("b", {}, percent(costly.cost_share)), " ",
     h("a", { href: to({ view: "objects", search: costly.name }), title: "the objects that it accesses" }, costly.name), ` ${time(costly.cost_ns)} `,
     standalone ? null : h("a", { href: to({ view: "source", function: costly.name, module: "" }), title: "its lines with their cost" }, "source"));
-  const odd = [...summary.oddities, ...(report.report.remedy === undefined ? [] : [{ words: `${sentence(report.report.remedy)}.`, view: "objects" }])];
+  const warnings = [...summary.warnings, ...(report.report.remedy === undefined ? [] : [{ words: `${sentence(report.report.remedy)}.`, view: "objects" }])];
   return [
     h("div", { className: "tiles" },
-      tile("objects", time(summary.cost_ns), `lost to ${several(summary.accesses, "access")} to memory${summary.memory_share === null ? "" : `; ${percent(summary.memory_share)} of the samples were at one`}`),
+      tile("objects", time(summary.cost_ns), `lost to ${counted(summary.accesses, "access")} to memory${summary.memory_share === null ? "" : `; ${percent(summary.memory_share)} of the samples were at one`}`),
       tile("machine", remote === null ? "not known" : time(remote), remote === null ? "lost to remote memory: pages' nodes were not recorded" : `lost to remote memory, ${percent(summary.cost_ns > 0 ? remote / summary.cost_ns : 0)} of it`)),
     ...(summary.share < 1 ? [h("p", { className: "note" }, `From a sample of ${percent(summary.share)} of the accesses${selection === null ? "" : " in the selected time"}.`)] : []),
     ...(summary.objects.length > 0
       ? [h("h3", {}, "Objects that cost most"), h("ol", { id: "costliest-objects" }, summary.objects.map(object))]
       : [h("p", {}, "No object was accessed, so there is nothing to place.")]),
     ...(summary.functions.length > 0 ? [h("h3", {}, "Functions that cost most"), h("ol", { id: "costliest-functions" }, summary.functions.map(code))] : []),
-    ...(odd.length > 0
-      ? [h("h3", {}, "What was odd about the recording"), h("ul", { id: "oddities" }, odd.map(({ words, view }) => h("li", {}, coded(words), " ", h("a", { href: to({ view }) }, view === "space" ? "address space" : view))))]
+    ...(warnings.length > 0
+      ? [h("h3", {}, "What to know about this recording"), h("ul", { id: "warnings" }, warnings.map(({ words, view }) => h("li", {}, coded(words), " ", h("a", { href: to({ view }) }, view === "space" ? "address space" : view))))]
       : []),
   ];
 }
@@ -80,8 +80,8 @@ function saving(plan: Plan, context: Context): Element[] {
       placed.length === 0
         ? "The plan leaves every object to first touch."
         : sure.length > 0
-          ? `It places ${several(placed.length, "object")}; resamples of the recording place ${sure.length === 1 ? "it" : "the least sure one"} the same in ${percent(least)} of the cases.`
-          : `It places ${several(placed.length, "object")}${context.recording.source === "tracer" ? ", from a trace of every miss" : "; how sure that is, is not known"}.`,
+          ? `It places ${counted(placed.length, "object")}; resamples of the recording place ${sure.length === 1 ? "it" : "the least sure one"} the same in ${percent(least)} of the cases.`
+          : `It places ${counted(placed.length, "object")}${context.recording.source === "tracer" ? ", from a trace of every miss" : "; how sure that is, is not known"}.`,
     ]);
   }
   if (context.selection !== null) lines.push(["The plan is of the whole recording, whatever time is selected."]);

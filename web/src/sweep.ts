@@ -3,7 +3,7 @@
 import { api, type Sweep, type SweepRow } from "./api.ts";
 import { among } from "./colours.ts";
 import { h } from "./dom.ts";
-import { count, percent, several, time } from "./format.ts";
+import { count, percent, counted, time } from "./format.ts";
 import { Plot, type Content, toPixels } from "./plot.ts";
 import { type Column, sortedTable } from "./table.ts";
 
@@ -22,7 +22,7 @@ const setting = (row: SweepRow) => [row.policy, ...Object.entries(row.parameters
 
 function show({ rows, status }: Sweep): Element[] {
   const missing = status.cells - status.done - status.failed.length;
-  const counts = [`${status.done} of ${several(status.cells, "cell")} computed`, ...(status.failed.length > 0 ? [`${status.failed.length} failed`] : []), ...(missing > 0 ? [`${missing} missing`] : [])];
+  const counts = [`${status.done} of ${counted(status.cells, "cell")} computed`, ...(status.failed.length > 0 ? [`${status.failed.length} failed`] : []), ...(missing > 0 ? [`${missing} missing`] : [])];
   return [
     h("p", {}, `${counts.join(", ")}.`),
     ...(status.failed.length > 0 ? [h("ul", { className: "problem", id: "failed" }, status.failed.slice(0, 20).map(({ cell, cause }) => h("li", {}, `${cell}: ${cause}`)))] : []),
@@ -79,7 +79,7 @@ function chart(rows: SweepRow[]): Plot {
         y: { label: "", from: 0, to: Math.max(settings.length, 1), unit: "names", names: settings },
         step: [(most - least + 2 * margin) / 50, 1],
         empty: settings.length === 0 ? "The first policy has no result yet." : undefined,
-        note: all.length > settings.length ? `The ${settings.length} quickest of ${several(all.length, "setting")}, by the geometric mean of the ratios.` : "The quickest setting first, by the geometric mean of the ratios.",
+        note: all.length > settings.length ? `The ${settings.length} quickest of ${counted(all.length, "setting")}, by the geometric mean of the ratios.` : "The quickest setting first, by the geometric mean of the ratios.",
         legend: () => places.slice(0, 8).map((name, number) => [name, among(number, places.length)]),
         draw(g, area) {
           settings.forEach((name, line) => {

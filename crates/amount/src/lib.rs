@@ -38,6 +38,23 @@ pub fn count(count: f64) -> String {
     }
 }
 
+/// Things with their noun: `1 page`, `8123 pages`, `19.9k accesses`.
+///
+/// ```
+/// # use nearpage_amount::counted;
+/// assert_eq!(counted(0, "node"), "0 nodes");
+/// assert_eq!(counted(1, "process"), "1 process");
+/// assert_eq!(counted(19_912, "access"), "19.9k accesses");
+/// ```
+pub fn counted(number: u64, noun: &str) -> String {
+    let ending = match number {
+        1 => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{ending}", count(number as f64))
+}
+
 /// Time: `12.3 s`, `85 ms`, `3.1 µs`.
 pub fn time(nanoseconds: f64) -> String {
     match nanoseconds {
@@ -66,6 +83,11 @@ pub fn change(share: f64) -> String {
         p if p < 0.0 => format!("{:.1} % less", -p),
         p => format!("{p:.1} % more"),
     }
+}
+
+/// The same change in a column of its own: `-25.1 %`, `+0.3 %`.
+pub fn signed_change(share: f64) -> String {
+    format!("{:+.1} %", 100.0 * share)
 }
 
 /// Bytes in a second, as vendors state them: `12.8 GB/s`.
@@ -117,6 +139,8 @@ mod tests {
     fn changes_have_a_direction() {
         let texts = [-0.251, 0.003, 0.0].map(super::change);
         assert_eq!(texts, ["25.1 % less", "0.3 % more", "0.0 % more"]);
+        let texts = [-0.251, 0.003, 0.0].map(super::signed_change);
+        assert_eq!(texts, ["-25.1 %", "+0.3 %", "+0.0 %"]);
         assert_eq!(
             [12.8e9, 950e6].map(super::bandwidth),
             ["12.8 GB/s", "950 MB/s"]

@@ -1,6 +1,6 @@
 //! How sure a finding is, and how much more has to be recorded where it is not.
 
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_recording::{Metadata, ThreadIndex};
 
 use crate::{Attribution, ObjectGroup, Pattern, Segment, Team, pattern::OWNER_SHARE};
@@ -218,31 +218,44 @@ impl Sampling {
         Some(Self { seconds, rate_hz })
     }
 
-    /// What to record to be sure of all findings, for which the samples are too few to do `what`; none where all are sure.
+    /// What to record to be sure of the findings about objects' `what` (pattern, place), and how many objects are too
+    /// small for that; none where all findings are sure.
     pub fn remedy(&self, findings: &[Confidence], what: &str) -> Option<String> {
-        let unsure: Vec<&Confidence> = findings.iter().filter(|one| !one.is_sure()).collect();
-        let times = unsure.iter().map(|one| needed_times(one.samples));
-        let times = times.fold(0.0, f64::max);
-        if times <= 0.0 {
-            return None;
-        }
-        let objects = several(unsure.len() as u64, "object");
-        let seconds = round_up((times - 1.0) * self.seconds);
-        let at_rate = match round_up(times * self.rate_hz) {
-            hz if (1.0..=RATE_MAX_HZ).contains(&hz) => format!(", or with --rate {hz}"),
-            _ => String::new(),
+        let unsure = findings.iter().filter(|one| !one.is_sure());
+        let (within_reach, too_small): (Vec<f64>, Vec<f64>) = unsure
+            .map(|one| needed_times(one.samples))
+            .partition(|&times| times <= TIMES_MAX && self.seconds > 0.0);
+        let have_too_few = |objects: usize| {
+            let (have, whose) = match objects {
+                1 => ("has", format!("its {what}")),
+                _ => ("have", format!("their {what}s")),
+            };
+            let objects = counted(objects as u64, "object");
+            format!("{objects} {have} too few samples to be sure of {whose}")
         };
-        Some(match seconds > 0.0 {
-            true => {
-                format!("too few samples of {objects} to {what}: record {seconds} s more{at_rate}")
-            }
-            false => format!("too few samples of {objects} to {what}: record for longer{at_rate}"),
-        })
+        let times = within_reach.iter().copied().fold(0.0, f64::max);
+        let to_record = (!within_reach.is_empty()).then(|| {
+            let seconds = round_up(times * self.seconds);
+            let at_rate = match round_up(times * self.rate_hz) {
+                hz if (1.0..=RATE_MAX_HZ).contains(&hz) => format!(", or use --rate {hz}"),
+                _ => String::new(),
+            };
+            let objects = have_too_few(within_reach.len());
+            format!("{objects}: record a run of {seconds} s{at_rate}")
+        });
+        let beyond = (!too_small.is_empty()).then(|| {
+            let objects = have_too_few(too_small.len());
+            format!("{objects}, and would have in a run {TIMES_MAX} times as long")
+        });
+        let parts: Vec<String> = to_record.into_iter().chain(beyond).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 }
 
 /// The rates that `--rate` takes end here.
 const RATE_MAX_HZ: f64 = 100_000.0;
+/// Nobody records more than so many times as long to know an object that is a few percent of the cost.
+const TIMES_MAX: f64 = 10.0;
 
 /// As many times the samples are needed, at least twice: what is not sure with many is close to something else.
 fn needed_times(samples: u64) -> f64 {

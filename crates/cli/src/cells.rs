@@ -19,10 +19,10 @@ pub enum Attempt<T> {
     Elsewhere,
 }
 
-/// What was kept in a file, if there is any. `what` it would be: `a run of a matrix`.
+/// The result that is kept in a file, if there is one. `what` names it in messages: `a run of a matrix`.
 ///
 /// # Errors
-/// A file that can't be read, or is none of ours.
+/// A file that cannot be read, or that nearpage did not write.
 pub fn kept<T: DeserializeOwned>(path: &Path, what: &str) -> anyhow::Result<Option<T>> {
     let text = match nearpage_files::read_text(path, FILE_BYTES_MAX) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -33,7 +33,7 @@ pub fn kept<T: DeserializeOwned>(path: &Path, what: &str) -> anyhow::Result<Opti
     Ok(Some(cell))
 }
 
-/// Computes a cell, unless another process does, or did so meanwhile and [`kept`] says so, and keeps it.
+/// Computes a cell and keeps its result, unless another process computes it now or has done so meanwhile ([`kept`]).
 ///
 /// # Errors
 /// Those of `kept` and `compute`; a folder that can't be written.

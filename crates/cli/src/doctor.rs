@@ -9,7 +9,8 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use nearpage_machine::{Machine, several};
+use nearpage_amount::counted;
+use nearpage_machine::Machine;
 use nearpage_report::emphasis::{BAD, DOUBTFUL, GOOD, painted};
 use nearpage_runner::{
     Emulator, LabParts, PLUGINS_FROM, PRELOAD_MISSING, PreloadLibrary, TracerPlugin,
@@ -118,7 +119,7 @@ fn nodes(machine: &Result<Machine, nearpage_machine::Error>) -> Finding {
             );
         }
     };
-    let cpus = several(machine.cpus().as_slice().len() as u64, "CPU");
+    let cpus = counted(machine.cpus().as_slice().len() as u64, "CPU");
     match machine.nodes.len() {
         1 => Finding::new(
             "memory nodes",
@@ -216,7 +217,7 @@ fn tracer() -> Finding {
             "tracer",
             State::Limited,
             if listed.is_empty() {
-                "no qemu-x86_64: no full recordings".to_owned()
+                "no qemu-x86_64: `nearpage trace` cannot work".to_owned()
             } else {
                 listed.join("; ")
             },
@@ -226,7 +227,7 @@ fn tracer() -> Finding {
             "tracer",
             State::Limited,
             error.to_string(),
-            "install libnearpage_tracer.so beside nearpage; without it no full recordings",
+            "install libnearpage_tracer.so beside nearpage; `nearpage trace` needs it",
         ),
     }
 }

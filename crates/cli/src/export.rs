@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_recording::{Job, Recording};
-use nearpage_report::{ProfileFormat, Written, write_profile};
+use nearpage_report::{ProfileCounts, ProfileFormat, write_profile};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -97,14 +97,14 @@ fn of_job(arguments: &Export, job: Job) -> anyhow::Result<ExitCode> {
     let merged = job::merge(&[job], &arguments.output)?;
     if arguments.json {
         let (accesses, dropped) = (merged.accesses, 0);
-        json::print(&output(arguments, &Written { accesses, dropped }))?;
+        json::print(&output(arguments, &ProfileCounts { accesses, dropped }))?;
     } else {
         merged.say(arguments.quiet);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn output<'a>(arguments: &'a Export, written: &Written) -> ExportOutput<'a> {
+fn output<'a>(arguments: &'a Export, written: &ProfileCounts) -> ExportOutput<'a> {
     ExportOutput {
         version: nearpage_recording::JSON_VERSION,
         input: &arguments.recording,
@@ -116,22 +116,22 @@ fn output<'a>(arguments: &'a Export, written: &Written) -> ExportOutput<'a> {
 }
 
 /// What was exported, on standard output as JSON or in a line on standard error.
-fn told(arguments: &Export, written: Written) -> anyhow::Result<()> {
+fn told(arguments: &Export, written: ProfileCounts) -> anyhow::Result<()> {
     if arguments.json {
         return json::print(&output(arguments, &written));
     }
-    let Written { accesses, dropped } = written;
+    let ProfileCounts { accesses, dropped } = written;
     if arguments.quiet {
         return Ok(());
     }
-    let thinned = if dropped == 0 {
+    let sampled = if dropped == 0 {
         String::new()
     } else {
         format!("; left out: {dropped}, for which the others stand (--at-most)")
     };
     terminal::say(&format!(
-        "{} exported to {}{thinned}",
-        several(accesses, "access"),
+        "{} exported to {}{sampled}",
+        counted(accesses, "access"),
         arguments.output.display()
     ));
     let file = quoted(&arguments.output.to_string_lossy());
@@ -190,7 +190,7 @@ fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {
         .and_then(|()| recording.copy_names(&arguments.output))
         .with_context(|| format!("{}: not exported", arguments.recording.display()))?;
     }
-    let written = Written {
+    let written = ProfileCounts {
         accesses: recording.access_count(),
         dropped: 0,
     };

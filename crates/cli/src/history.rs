@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use nearpage_amount::percent;
+use nearpage_amount::{counted, percent, signed_change};
 use nearpage_machine::Machine;
 use nearpage_plan::Program;
 use nearpage_planner::{DecidedPlan, MachineClass, ModelError, ModelErrors};
@@ -49,7 +49,7 @@ pub fn main(arguments: arguments::History) -> anyhow::Result<ExitCode> {
     }
     let kept = match &history {
         Some(history) => history.read().with_context(named)?,
-        None => file::Kept::default(),
+        None => file::HistoryContent::default(),
     };
     let errors = file::errors(&kept.pairs);
     let classes = [
@@ -79,14 +79,14 @@ impl HistoryOutput {
                 .to_owned();
         }
         let mut text = format!(
-            "{:<11}{:<20}{:<18}{:<9}{:>10}{:>18}{:>10}{:>8}\n",
+            "{:<11}{:<20}{:<18}{:<9}{:>10}{:>20}{:>10}{:>9}\n",
             "date", "program", "machine", "by", "predicted", "nine in ten", "measured", "error"
         );
         for pair in &self.pairs {
             let range = pair
                 .predicted_range
                 .map_or("–".to_owned(), |[least, most]| {
-                    format!("{:+.1} to {:+.1} %", 100.0 * least, 100.0 * most)
+                    format!("{} to {}", signed_change(least), signed_change(most))
                 });
             let fitted = |name: &str, columns: usize| shorten(&printable(name), columns - 1);
             let by = match pair.measured_by {
@@ -95,13 +95,13 @@ impl HistoryOutput {
             };
             let _ = writeln!(
                 text,
-                "{:<11}{:<20}{:<18}{by:<9}{:>8.1} %{range:>18}{:>8.1} %{:>6.1} %",
+                "{:<11}{:<20}{:<18}{by:<9}{:>10}{range:>20}{:>10}{:>9}",
                 date(pair.unix_s),
                 fitted(&pair.program, 20),
                 fitted(&pair.machine, 18),
-                100.0 * pair.predicted,
-                100.0 * pair.measured,
-                100.0 * pair.error(),
+                signed_change(pair.predicted),
+                signed_change(pair.measured),
+                signed_change(pair.error()),
             );
         }
         for error in self
@@ -121,8 +121,8 @@ impl HistoryOutput {
         if self.unreadable > 0 {
             let _ = writeln!(
                 text,
-                "{} lines cannot be read: another version wrote them",
-                self.unreadable
+                "{} cannot be read: another version wrote that",
+                counted(self.unreadable as u64, "line")
             );
         }
         text
@@ -196,15 +196,15 @@ fn kept(pair: &Pair) -> String {
     let range = pair.predicted_range.filter(|[least, most]| most > least);
     let range = range.map_or(String::new(), |[least, most]| {
         format!(
-            ", {:+.1} to {:+.1} % by the number of samples",
-            100.0 * least,
-            100.0 * most
+            ", {} to {} by the number of samples",
+            signed_change(least),
+            signed_change(most)
         )
     });
     let words = format!(
-        "elapsed time against the run without the plan: {:+.1} %; predicted: {:+.1} %{range}",
-        100.0 * pair.measured,
-        100.0 * pair.predicted
+        "elapsed time against the run without the plan: {}; predicted: {}{range}",
+        signed_change(pair.measured),
+        signed_change(pair.predicted)
     );
     let history = History::of_user();
     match history.map(|history| history.add(pair).map_err(|error| (history.path(), error))) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_recording::import::{Imported, import};
 use nearpage_recording::{Recording, SampleCounts, Source};
 use schemars::JsonSchema;
@@ -63,8 +63,8 @@ pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
         }
         terminal::say(&format!(
             "{} in user mode: {}, {} without an address; {} in the kernel; {} lost",
-            several(counts.samples, "sample"),
-            several(counts.accesses, "access"),
+            counted(counts.samples, "sample"),
+            counted(counts.accesses, "access"),
             counts.undecoded,
             counts.kernel,
             counts.lost

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use nearpage_amount::counted;
 use nearpage_live::{Entry, Limits, LivePolicy, Report, append, replay, text};
-use nearpage_machine::several;
 use nearpage_runner::{OnlineMigration, OnlineMigrationOptions};
 use nearpage_screen::{Kind, Screen};
 use schemars::JsonSchema;
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::arguments::Live;
 use crate::json::{self, OwnOutput};
-use crate::shown::{self, HandedOver, Kept};
+use crate::shown::{self, DeferredLines, HandedOver};
 use crate::{Usage, terminal};
 
 /// An interval shorter than this has too few samples for anything.
@@ -105,7 +105,7 @@ fn start(
     output: Option<&File>,
     has_screen: bool,
 ) -> anyhow::Result<OnlineMigration> {
-    let kept = Kept::default();
+    let kept = DeferredLines::default();
     let say = |line: &str| match output {
         _ if arguments.quiet => (),
         // Standard error is the command's.
@@ -256,8 +256,8 @@ fn decide_again(log: &Path, json: bool) -> anyhow::Result<ExitCode> {
     }
     terminal::print(&format!(
         "{} of {} made again: all the same{}\n",
-        several(replayed.decisions, "decision"),
-        several(replayed.intervals, "interval"),
+        counted(replayed.decisions, "decision"),
+        counted(replayed.intervals, "interval"),
         match replayed.cut_short {
             true => " (the last line is cut short and was left out)",
             false => "",

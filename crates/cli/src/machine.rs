@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use nearpage_amount::{percent, signed_change, time};
 use nearpage_machine::{
     Effort, Error, Machine, Matrix, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN,
     placing_threshold_per_us,
@@ -249,11 +250,11 @@ fn calibrate(how: Calibration) -> anyhow::Result<ExitCode> {
     let sampling = match (&samples, cost_ns, rate_hz) {
             (Err(error), ..) => format!("sampling: not calibrated: {error}\n"),
             (_, Some(cost_ns), Some(rate_hz)) => format!(
-                "sampling: a sample costs {:.1} µs here; one every {:.2} ms ({rate_hz} a second and CPU) costs at most {} % of a \
-                 program's time\n",
-                cost_ns / 1e3,
-                1e3 / rate_hz,
-                DEFAULT_COST_SHARE * 100.0
+                "sampling: a sample costs {} here; one every {} ({rate_hz} a second and CPU) costs at most {} of a program's \
+                 time\n",
+                time(cost_ns),
+                time(1e9 / rate_hz),
+                percent(DEFAULT_COST_SHARE)
             ),
             _ => "sampling: what a sample costs could not be measured; run it again on a quieter machine\n".to_owned(),
     };
@@ -265,19 +266,19 @@ fn placing_text(points: &[PlacingPoint], threshold: Option<f64>) -> String {
     if points.is_empty() {
         return "placing: one memory node, so there is nothing to place here\n".to_owned();
     }
-    let least = SLOWDOWN_MIN * 100.0;
+    let least = percent(SLOWDOWN_MIN);
     let mut text = String::from("accesses/µs  all memory on one node\n");
     for point in points {
-        let slowdown = point.slowdown * 100.0;
-        text += &format!("{:>11.2}  {slowdown:>+6.1} %\n", point.accesses_per_us);
+        let slowdown = signed_change(point.slowdown);
+        text += &format!("{:>11.2}  {slowdown:>8}\n", point.accesses_per_us);
     }
     text += &match threshold {
         Some(threshold) => format!(
             "placing: matters here from {threshold:.2} accesses to memory a microsecond on, by all CPUs together; below, it \
-             costs less than {least} %\n"
+             costs less than {least}\n"
         ),
         None => format!(
-            "placing: hardly matters here; even a program that only waits for memory loses less than {least} %\n"
+            "placing: hardly matters here; even a program that only waits for memory loses less than {least}\n"
         ),
     };
     text

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use nearpage_amount::{percent, time};
+use nearpage_amount::{self as amount, percent, signed_change, time};
 use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::Machine;
 use nearpage_plan::{Plan, ProgramImage, SearchPaths, Store};
@@ -88,8 +88,8 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
             let runs = runs.placed(&arguments, &here, &plans, &programs, &output)?;
             let placed = analysis::read(&output.join("after"), Operations::Both)?;
             let comparison = Comparison {
-                before: Side::new(&runs.before, &analysis.attribution),
-                after: Side::new(&runs.after, &placed.attribution),
+                before: MeasuredRuns::new(&runs.before, &analysis.attribution),
+                after: MeasuredRuns::new(&runs.after, &placed.attribution),
             };
             (Some(comparison), runs.outcome)
         }
@@ -287,7 +287,7 @@ fn keep(
 
 /// One kind of run.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Side {
+struct MeasuredRuns {
     /// Median over the runs.
     elapsed_ns: f64,
     /// The shortest and the longest of them.
@@ -298,7 +298,7 @@ struct Side {
     local_share: Option<f64>,
 }
 
-impl Side {
+impl MeasuredRuns {
     fn new(runs: &[Observed], attribution: &Attribution) -> Self {
         let mut elapsed: Vec<f64> = runs
             .iter()
@@ -327,9 +327,9 @@ impl Side {
 #[derive(Debug, Serialize, JsonSchema)]
 struct Comparison {
     /// The command as it is.
-    before: Side,
+    before: MeasuredRuns,
     /// The command with its pages placed.
-    after: Side,
+    after: MeasuredRuns,
 }
 
 impl Comparison {
@@ -350,18 +350,24 @@ impl Comparison {
     }
 
     fn verdict(&self, runs: u32) -> String {
-        let percent = self.change() * 100.0;
+        let change = self.change();
         let of = if runs == 1 {
             "one run of each".to_owned()
         } else {
             format!("medians of {runs} runs of each")
         };
         if self.loses(runs) {
-            format!("placed, it is {percent:.1} % slower ({of}): the plan is not used again")
-        } else if self.change() < -Self::noise(runs) {
-            format!("placed, it is {:.1} % faster ({of})", -percent)
+            format!(
+                "placed, it takes {} time ({of}): the plan is not used again",
+                amount::change(change)
+            )
+        } else if change < -Self::noise(runs) {
+            format!("placed, it takes {} time ({of})", amount::change(change))
         } else {
-            format!("placed, it takes {percent:+.1} % ({of}): within noise; --runs 5 tells more")
+            format!(
+                "placed, it takes {} time ({of}): within noise; --runs 5 tells more",
+                amount::change(change)
+            )
         }
     }
 
@@ -372,7 +378,7 @@ impl Comparison {
         );
         let mut row = |label: &str, before: f64, after: f64, words: fn(f64) -> String| {
             let change = if before > 0.0 {
-                format!("{:+.1} %", (after / before - 1.0) * 100.0)
+                signed_change(after / before - 1.0)
             } else {
                 "–".to_owned()
             };
@@ -385,7 +391,7 @@ impl Comparison {
         };
         let (before, after) = (&self.before, &self.after);
         row("elapsed", before.elapsed_ns, after.elapsed_ns, time);
-        let longest = |side: &Side| side.elapsed_range_ns[1] > side.elapsed_range_ns[0];
+        let longest = |side: &MeasuredRuns| side.elapsed_range_ns[1] > side.elapsed_range_ns[0];
         if longest(before) || longest(after) {
             for (label, at) in [("  shortest run", 0), ("  longest run", 1)] {
                 let [before, after] = [before, after].map(|side| side.elapsed_range_ns[at]);

@@ -225,10 +225,7 @@ fn decided(
 ) -> anyhow::Result<Vec<DecidedPlan>> {
     let deciding = &arguments.deciding;
     let planner = Planner::of(analysis, machine, deciding.threads());
-    let _progress = Progress::new(format!(
-        "deciding for {}",
-        analysis.recording.folder.display()
-    ));
+    let _progress = Progress::deciding(&analysis.recording.folder, planner.replayed());
     Ok(planner.decide(policies, &deciding.parameters())?)
 }
 

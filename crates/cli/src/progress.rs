@@ -2,11 +2,15 @@
 //! terminal a line every ten seconds once the work has taken thirty.
 
 use std::io::{IsTerminal, stderr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nearpage_amount::counted;
 use nearpage_report::printable;
 
 use crate::terminal;
@@ -26,8 +30,8 @@ pub struct Progress {
     line: Option<JoinHandle<()>>,
 }
 
-/// How much is done, and of how much.
-type Done = Box<dyn Fn() -> (u64, u64) + Send>;
+/// Brings a bar up to date before a line of it is shown.
+type Update = Box<dyn Fn(&ProgressBar) + Send>;
 
 impl Progress {
     /// `doing` is what follows "nearpage: ": "reading r.nearpage".
@@ -37,7 +41,25 @@ impl Progress {
 
     /// The same; `done` is asked whenever a line is shown.
     pub fn following(doing: String, done: impl Fn() -> (u64, u64) + Send + 'static) -> Self {
-        Self::begin(doing, Some(lines()), Some(Box::new(done)))
+        let update = move |bar: &ProgressBar| {
+            let (done, of_all) = done();
+            set(bar, done, of_all);
+        };
+        Self::begin(doing, Some(lines()), Some(Box::new(update)))
+    }
+
+    /// Deciding from a recording. A search of placements ends when no further placement is better, so the number of
+    /// those that were replayed is all that is known of how far it is.
+    pub fn deciding(folder: &Path, replayed: Arc<AtomicU64>) -> Self {
+        let doing = format!("deciding for {}", folder.display());
+        let update = {
+            let doing = doing.clone();
+            move |bar: &ProgressBar| {
+                let words = in_search(&doing, replayed.load(Ordering::Relaxed));
+                bar.set_message(printable(&words));
+            }
+        };
+        Self::begin(doing, Some(lines()), Some(Box::new(update)))
     }
 
     /// The same while a command of the user's runs, whose standard error is not to have lines of ours in it.
@@ -47,7 +69,7 @@ impl Progress {
     }
 
     /// `lines`: how long the first line waits, and each further one; none: nobody is told.
-    fn begin(doing: String, lines: Option<(Duration, Duration)>, done: Option<Done>) -> Self {
+    fn begin(doing: String, lines: Option<(Duration, Duration)>, update: Option<Update>) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         bar.set_style(style("nearpage: {msg}, {elapsed}"));
         bar.set_message(printable(&doing));
@@ -60,9 +82,8 @@ impl Progress {
         let line = spawn(move || {
             let mut wait = patience;
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
-                if let Some(done) = &done {
-                    let (done, of_all) = done();
-                    set(&shown, done, of_all);
+                if let Some(update) = &update {
+                    update(&shown);
                 }
                 if stderr().is_terminal() {
                     if shown.is_hidden() {
@@ -99,6 +120,13 @@ fn lines() -> (Duration, Duration) {
     match stderr().is_terminal() {
         true => (PATIENCE, PERIOD),
         false => (PATIENCE_OF_LOGS, PERIOD_OF_LOGS),
+    }
+}
+
+fn in_search(doing: &str, replayed: u64) -> String {
+    match replayed {
+        0 => doing.to_owned(),
+        _ => format!("{doing}, {} replayed", counted(replayed, "placement")),
     }
 }
 
@@ -139,6 +167,13 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_search_says_how_many_placements_it_has_replayed() {
+        assert_eq!(in_search("deciding for r", 0), "deciding for r");
+        let words = in_search("deciding for r", 34);
+        assert_eq!(words, "deciding for r, 34 placements replayed");
+    }
 
     #[test]
     fn logs_have_the_share_where_it_is_known() {

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nearpage_amount::percent;
-use nearpage_machine::several;
+use nearpage_amount::{count, counted, percent, time};
 use nearpage_recording::{Finished, Launched, RateChange, Recording, SampleCounts};
 use nearpage_report::asks_nothing;
 use nearpage_runner::{
@@ -294,17 +293,18 @@ fn say(observed: &Observed, output: &Path) {
         terminal::say(note);
     }
     let counts = &observed.counts;
+    let number = |samples: u64| count(samples as f64);
     let of_samples = |count: u64| percent(count as f64 / counts.samples.max(1) as f64);
     terminal::say(&format!(
-        "recorded {:.1} s {}, {} in user mode: {} of accesses ({}), {} of computation, {} undecoded; {} lost",
-        observed.elapsed.as_secs_f64(),
+        "recorded {} {}, {} in user mode: {} of accesses ({}), {} of computation, {} undecoded; {} lost",
+        time(observed.elapsed.as_nanos() as f64),
         pace(observed),
-        several(counts.samples, "sample"),
-        counts.accesses,
+        counted(counts.samples, "sample"),
+        number(counts.accesses),
         of_samples(counts.accesses),
-        counts.compute,
-        counts.undecoded,
-        counts.lost
+        number(counts.compute),
+        number(counts.undecoded),
+        number(counts.lost)
     ));
     match observed.state {
         State::Ended(status) if status >= 128 => {
@@ -362,7 +362,10 @@ fn pace(observed: &Observed) -> String {
         (_, rate_hz) => format!("at {rate_hz} Hz"),
     };
     match observed.sampling {
-        Some(sampling) => format!("{rate} ({} ms of processor time)", sampling.as_millis()),
+        Some(sampling) => {
+            let sampling = time(sampling.as_nanos() as f64);
+            format!("{rate} ({sampling} of processor time)")
+        }
         None => rate,
     }
 }

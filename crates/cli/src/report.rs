@@ -98,7 +98,7 @@ fn rows(arguments: &Report) -> (usize, f64) {
     }
 }
 
-/// What all misses of a full recording say; nothing where loads or stores alone are wanted.
+/// What all misses of a trace say; nothing where loads or stores alone are wanted.
 fn statistics(
     arguments: &Report,
     recording: &Recording,

@@ -40,9 +40,9 @@ pub fn subject(kind: Kind, head: &nearpage_live::Head, dry_run: bool) -> Subject
 
 /// Lines that are said before there is a screen: kept while standard error is the command's.
 #[derive(Default)]
-pub struct Kept(RefCell<Vec<String>>);
+pub struct DeferredLines(RefCell<Vec<String>>);
 
-impl Kept {
+impl DeferredLines {
     /// Keeps a line.
     pub fn say(&self, line: &str) {
         self.0.borrow_mut().push(line.to_owned());

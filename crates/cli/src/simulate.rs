@@ -1,4 +1,4 @@
-//! `nearpage simulate`: full recordings' misses, replayed on a machine under policies.
+//! `nearpage simulate`: replays the misses of traces on a machine, under policies.
 
 mod plans;
 
@@ -9,8 +9,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
+use nearpage_amount::counted;
 use nearpage_attribution::Names;
-use nearpage_machine::{Machine, Timing, several};
+use nearpage_machine::{Machine, Timing};
 use nearpage_online::{Initial, Parameter};
 use nearpage_plan::slower_than_first_touch;
 use nearpage_planner::replay::trace::Replayed;
@@ -59,7 +60,7 @@ fn of_recordings(arguments: &Simulate) -> anyhow::Result<ExitCode> {
         serves(recording, &machine, named)?;
     }
     let left_out = match arguments.policy.is_empty() {
-        true => leave_out_senseless(&mut jobs, &machine.timing()?),
+        true => leave_out_unsuitable(&mut jobs, &machine.timing()?),
         false => None,
     };
     let together = match traces.len() {
@@ -230,7 +231,7 @@ fn together_note(together: &Programs, programs: usize) -> String {
     format!(
         "{programs} programs at once: where some mark a phase, the time from the first one's begin to the last one's end \
          counts; they share {} of files.",
-        several(together.shared_pages() as u64, "page")
+        counted(together.shared_pages() as u64, "page")
     )
 }
 
@@ -339,11 +340,11 @@ const DEFAULT_POLICIES: [&str; 6] = [
 ];
 
 /// Leaves out what makes no sense on the machine, and says so.
-fn leave_out_senseless(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> {
+fn leave_out_unsuitable(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> {
     let mut left_out = Vec::new();
     let mut why = None;
     jobs.retain(|job| {
-        let reason = job.policy.senseless_on(timing);
+        let reason = job.policy.unsuitable_on(timing);
         if reason.is_some() {
             left_out.push(job.policy.name().to_owned());
             why = reason;
@@ -446,21 +447,21 @@ fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> 
     if missing > 0 {
         notes.push(format!(
             "{} had no recorded end, and took as long as while tracing.",
-            several(missing, "wait")
+            counted(missing, "wait")
         ));
     }
     let overcommitted = most(|outcome| outcome.overcommitted);
     if overcommitted > 0 {
         notes.push(format!(
             "{} did not fit in the machine's memory.",
-            several(overcommitted, "page")
+            counted(overcommitted, "page")
         ));
     }
     let left = most(|outcome| outcome.moves_left);
     if left > 0 {
         notes.push(format!(
             "Of the schedule, {} not made: the thread had ended.",
-            several(left, "move")
+            counted(left, "move")
         ));
     }
     let moved = most(|outcome| outcome.threads_moved);
@@ -468,8 +469,8 @@ fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> 
         notes.push(format!(
             "Estimated: threads moved to other CPUs, up to {}, and were charged a refill of their caches \
              ({}); what else they would have missed there is not in the recording.",
-            several(moved, "time"),
-            several(most(|outcome| outcome.refilled_lines), "line")
+            counted(moved, "time"),
+            counted(most(|outcome| outcome.refilled_lines), "line")
         ));
     }
     notes

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use nearpage_amount::{count, time};
 use nearpage_recording::Recording;
 use nearpage_recording::trace::TraceOptions;
 use nearpage_runner::{TraceRequest, Traced, trace};
@@ -101,15 +102,15 @@ fn say(recording: &Recording, output: &Path, traced: Traced) {
     for note in &recording.metadata.notes {
         terminal::say(note);
     }
-    let total = |name| total(recording, name);
+    let total = |name| count(total(recording, name) as f64);
     terminal::say(&format!(
-        "traced {:.1} s on {}: {} instructions, {} loads, {} stores; {} accesses missed the caches",
-        traced.elapsed.as_secs_f64(),
+        "traced {} on {}: {} instructions, {} loads, {} stores; {} accesses missed the caches",
+        time(traced.elapsed.as_nanos() as f64),
         recording.machine.name,
         total("instructions"),
         total("loads"),
         total("stores"),
-        recording.access_count()
+        count(recording.access_count() as f64)
     ));
     if traced.status >= 128 {
         terminal::say(&format!(

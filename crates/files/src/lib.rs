@@ -2,10 +2,10 @@
 //!
 //! A name in a recording, in `/proc/PID/maps` or in `/tmp` can stand for anything by the time it is opened: a FIFO, on which
 //! `open` waits for good, a device, or a link to somewhere else. Whatever nearpage does not write itself in the same moment is
-//! opened here. What a user names on the command line is not: who names a FIFO means it.
+//! opened here. Files that the user names on the command line are not: a FIFO is meant there.
 //!
-//! Paths are bytes; [`path_to_text`] holds them as text without loss. [`MappedFile`] opens what a process has mapped and no path
-//! leads to.
+//! Paths are bytes; [`path_to_text`] holds them as text without loss. [`MappedFile`] opens a file that a process has mapped,
+//! even if it has been deleted since.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};

@@ -142,11 +142,11 @@ impl MappedFile {
         self.line.path.ends_with(DELETED)
     }
 
-    /// Opens it without its name: through `map_files`, which takes CAP_CHECKPOINT_RESTORE, else as the process's program or
-    /// through one of the process's descriptors.
+    /// Opens the mapped file without its name: through `map_files`, which takes CAP_CHECKPOINT_RESTORE, or else as the process's
+    /// program or through one of the process's descriptors.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] where none of them leads to it.
+    /// [`io::ErrorKind::NotFound`] if none of these leads to the file.
     pub fn open(&self) -> io::Result<File> {
         let Range { start, end } = self.line.range;
         let by_address = self.own_folder.join(format!("map_files/{start:x}-{end:x}"));

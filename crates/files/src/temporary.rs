@@ -24,18 +24,18 @@ pub struct TemporaryFolder {
 }
 
 impl TemporaryFolder {
-    /// Makes one in the folder for temporary files; `purpose` becomes part of its name.
+    /// Makes a temporary folder in the system's place for them; `purpose` becomes part of its name.
     ///
     /// # Errors
-    /// As the system says.
+    /// Errors of the system.
     pub fn new(purpose: &str) -> io::Result<Self> {
         Self::below(&std::env::temp_dir(), purpose)
     }
 
-    /// Makes one in another folder.
+    /// Makes a temporary folder in another folder.
     ///
     /// # Errors
-    /// As the system says.
+    /// Errors of the system.
     pub fn below(parent: &Path, purpose: &str) -> io::Result<Self> {
         remove_left(parent);
         let name = |number: u32| {

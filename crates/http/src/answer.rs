@@ -53,11 +53,11 @@ pub trait Site: Send + Sync + 'static {
         "default-src 'none'"
     }
 
-    /// Is the request let in? What of it [`Site::answer`] is told, or why not. Called on the thread that serves all
-    /// connections, and for strangers: it must not wait, nor take long.
+    /// Decides whether a request is let in, and what [`Site::answer`] gets of it. Called on the thread that serves all
+    /// connections, for strangers too: it must not wait nor take long.
     ///
     /// # Errors
-    /// The answer to one that is not.
+    /// The answer to a request that is not let in.
     fn admit<'a>(&self, head: &Head<'a>) -> Result<&'a str, Answer>;
 
     /// Answers one that was let in: what [`Site::admit`] returned, and what was posted. May take its time.

@@ -17,10 +17,10 @@ impl Gate {
         Self { address, token }
     }
 
-    /// What the request is for: the path behind the token.
+    /// The requested path behind the token.
     ///
     /// # Errors
-    /// What to answer to one that is not let in.
+    /// The answer to a request that is not let in.
     pub fn admit<'a>(&self, head: &Head<'a>) -> Result<&'a str, Answer> {
         // Another name for this address is how a foreign page would get around the browser's rules. Metrics on an
         // address that other machines reach have what names these give it.

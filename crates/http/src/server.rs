@@ -30,7 +30,7 @@ impl Server {
     /// Listens; port 0 takes a free one.
     ///
     /// # Errors
-    /// Whatever the kernel has against it, names that stand for no address.
+    /// A port that the kernel refuses, or a name without an address.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         let mut refused = io::Error::new(io::ErrorKind::AddrNotAvailable, "no such address");
         for address in address.to_socket_addrs()? {
@@ -52,10 +52,10 @@ impl Server {
         self.address
     }
 
-    /// Answers until the process ends.
+    /// Answers requests until the process ends.
     ///
     /// # Errors
-    /// What the kernel refuses that is needed at the start.
+    /// The kernel refuses something that is needed at the start.
     pub fn serve(self, site: Arc<dyn Site>) -> io::Result<Infallible> {
         let runtime = runtime()?;
         let connections = Rc::new(Connections::default());
@@ -100,10 +100,10 @@ fn runtime() -> io::Result<Runtime> {
     builder.build()
 }
 
-/// What a server answers to a client that sends these bytes, and no more. For tests and fuzzing: nothing listens.
+/// The answer of a server to a client that sends these bytes and no more. For tests and fuzzing: nothing listens.
 ///
 /// # Errors
-/// As [`Server::serve`].
+/// The errors of [`Server::serve`].
 pub fn answer_bytes(site: Arc<dyn Site>, sent: &[u8]) -> io::Result<Vec<u8>> {
     let mut client = Client {
         unsent: sent.to_vec(),

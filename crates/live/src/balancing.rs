@@ -8,12 +8,12 @@ pub fn is_on(proc_root: &Path) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| !matches!(text.trim(), "" | "0"))
 }
 
-/// Keeps it off whatever this thread starts from now on: gives the thread the memory policy `local`,
-/// which children inherit. Pages are placed as by default, and balancing passes over what has a
-/// policy without the flag `MPOL_F_MOF` (mm/mempolicy.c, `vma_policy_mof`; set_mempolicy(2)). `false`:
-/// the thread has another policy already, and keeps it, or the kernel knows no policies.
+/// Keeps automatic balancing off programs that this thread starts from now on. The thread gets the memory policy `local`,
+/// which children inherit: pages are placed as by default, and balancing skips memory with a policy that lacks the flag
+/// `MPOL_F_MOF` (mm/mempolicy.c, `vma_policy_mof`; set_mempolicy(2)). `false`: the thread keeps another policy that it
+/// has already, or the kernel has no policies.
 ///
-/// There is no such switch for a process that runs.
+/// Running processes have no such switch.
 pub fn hold_off() -> bool {
     if !is_unbound() {
         return false;

@@ -1,14 +1,13 @@
-//! How many pages may be moved at once, and when: no call may stall the program for long, and pages
-//! move no faster than they may.
+//! How many pages may be moved at once, and when: no call may stall the program for longer than allowed, and pages move
+//! no faster than the rate limit.
 //!
-//! While `move_pages` moves a page, whoever touches it waits, and while it flushes translations every
-//! CPU of the program does. How long a page takes is not known before, so it is measured: a batch is
-//! as large as fits into half of the longest stall at the dearest cost of a page that was seen
-//! lately. The first batch is one page.
+//! While `move_pages` moves a page, threads that touch the page wait; while it flushes translations, every CPU of the program
+//! waits. The time for a page is measured, as it is not known before. A batch has as many pages as fit into half of the
+//! longest allowed stall, at the highest recent cost of a page. The first batch is one page.
 //!
-//! Where a call takes longer than that whatever it moves (the kernel asks all CPUs for their lists of
-//! pages first, and an emulated CPU answers late), small batches spare nobody anything: there a batch
-//! may take twice as long as the quickest call of late.
+//! Some calls take longer than that even for one page: the kernel first asks all CPUs for their lists of pages, and an
+//! emulated CPU answers late. Small batches save nothing there, so a batch may take twice as long as the quickest
+//! recent call.
 
 /// What moving may cost.
 #[derive(Clone, Copy, Debug, PartialEq)]

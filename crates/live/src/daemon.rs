@@ -22,7 +22,7 @@ use crate::pages::{HotPages, ProcessIndex};
 use crate::policies::LivePolicy;
 use crate::process::{IntervalActions, TargetProcess};
 use crate::requested_moves::{MoveRequests, RequestedMoves};
-use fates::Fates;
+use fates::PendingActions;
 
 /// What the accesses of samples stand for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,10 +64,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Can a daemon on this machine have them?
+    /// Checks that a daemon on this machine can have these options.
     ///
     /// # Errors
-    /// Parameters of the policy that contradict each other, or leave to the machine what is not known of it.
+    /// Parameters of the policy that contradict each other, or that need figures which the machine does not have.
     pub fn check(&self, machine: &Machine) -> Result<(), Error> {
         self.policy.start(&head(self, machine).setting())?;
         Ok(())
@@ -155,7 +155,7 @@ pub struct Daemon {
     pages: HotPages,
     homes: Homes,
     interleaved: Interleaved,
-    fates: Fates,
+    fates: PendingActions,
     /// Accesses whose page's node the kernel did not tell, or was not asked: of those that the table had no
     /// place for, too.
     without_node: u64,
@@ -168,7 +168,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts without knowing anything.
+    /// Starts with an empty table of pages.
     ///
     /// # Errors
     /// A policy that makes no sense on this machine.
@@ -194,7 +194,7 @@ impl Daemon {
             pages: HotPages::new(settings.pages),
             homes: Homes::new(settings.pages, only),
             interleaved: Interleaved::default(),
-            fates: Fates::default(),
+            fates: PendingActions::default(),
             without_node: 0,
             mover: Mover::new(settings.limits, settings.page_bytes, settings.pages, now_ns),
             processes: FxHashMap::default(),

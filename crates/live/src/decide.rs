@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// kinds and levels by number ([`AccessKind::from_number`], [`Level::from_number`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Row", into = "Row")]
-pub struct Observed {
+pub struct ObservedAccess {
     /// Since the interval began.
     pub after_ns: u64,
     /// The page's number.
@@ -38,7 +38,7 @@ struct Row(u64, u32, u16, u16, u32, u8, u8);
 /// A number stands for another page from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Placed {
+pub struct PageRenumbering {
     /// Observations of the interval that came before.
     pub after: usize,
     /// The number.
@@ -53,20 +53,20 @@ pub struct Placed {
 /// In a log two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "(u32, u16)", into = "(u32, u16)")]
-pub struct Settled {
+pub struct PageHome {
     /// The page's number.
     pub page: u32,
     /// Its node.
     pub home: u16,
 }
 
-impl From<Settled> for (u32, u16) {
-    fn from(settled: Settled) -> Self {
+impl From<PageHome> for (u32, u16) {
+    fn from(settled: PageHome) -> Self {
         (settled.page, settled.home)
     }
 }
 
-impl From<(u32, u16)> for Settled {
+impl From<(u32, u16)> for PageHome {
     fn from((page, home): (u32, u16)) -> Self {
         Self { page, home }
     }
@@ -90,8 +90,8 @@ pub struct ThreadTotals {
     pub writes: u64,
 }
 
-impl From<Observed> for Row {
-    fn from(seen: Observed) -> Self {
+impl From<ObservedAccess> for Row {
+    fn from(seen: ObservedAccess) -> Self {
         Self(
             seen.after_ns,
             seen.page,
@@ -104,7 +104,7 @@ impl From<Observed> for Row {
     }
 }
 
-impl From<Row> for Observed {
+impl From<Row> for ObservedAccess {
     fn from(row: Row) -> Self {
         Self {
             after_ns: row.0,
@@ -137,13 +137,13 @@ pub struct Interval {
     pub full: Vec<bool>,
     /// Pages that actions of earlier intervals were about, before anything below.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub settled: Vec<Settled>,
+    pub settled: Vec<PageHome>,
     /// Numbers whose pages are gone, before anything below was seen.
     pub forgotten: Vec<u32>,
     /// What was sampled, in order of time.
-    pub observations: Vec<Observed>,
+    pub observations: Vec<ObservedAccess>,
     /// Numbers that stand for other pages than before, in the same order.
-    pub placed: Vec<Placed>,
+    pub placed: Vec<PageRenumbering>,
     /// All threads of the targets.
     pub threads: Vec<ThreadTotals>,
     /// Time in which pages were moved, in the interval before.
@@ -290,7 +290,7 @@ impl Decider {
     }
 
     /// Tells the policy where a page is after what it asked for was done, or was not.
-    fn settle(&mut self, Settled { page, home }: Settled) {
+    fn settle(&mut self, PageHome { page, home }: PageHome) {
         let Some(open) = &mut self.open else {
             return;
         };
@@ -309,7 +309,7 @@ impl Decider {
 
     /// `full`: bit n says that node n has no room.
     #[inline]
-    fn observe(&mut self, full: u64, seen: &Observed, actions: &mut Vec<Action>) {
+    fn observe(&mut self, full: u64, seen: &ObservedAccess, actions: &mut Vec<Action>) {
         let (node, home) = (usize::from(seen.node), usize::from(seen.home));
         if node >= self.nodes || home >= self.nodes || seen.page as usize >= self.pages {
             return; // A log that was tampered with.

@@ -1,18 +1,17 @@
-//! Careful with a target: measure first, then move a part, then see whether the program lost less time
-//! to memory, and go on, or move back and leave it alone for a growing while.
+//! The guard of a process: it measures, moves a part of the pages, and measures again. If the program lost less time to
+//! memory, migration goes on. Otherwise the pages move back, and the process is left alone, longer each time.
 //!
-//! The yardstick is the share of the program's CPU time that it lost to memory, from the same samples
-//! that decisions come from. It needs no counter of the processor. What it cannot see: a program that
-//! does other work than before. So it has to be worse beyond the noise of the samples and beyond what
-//! differs from one interval of the program to the next anyway, and by a part that matters, before
-//! anything is undone.
+//! It compares the share of CPU time that the program lost to memory, from the same samples as decisions; it needs no hardware
+//! counter. It cannot tell a bad migration from a program that turns to other work. So moves are undone only if the loss
+//! grows by more than the noise of the samples, by more than the program varies from one interval to the next, and by a
+//! share that matters.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What an interval of a process showed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Loss {
+pub struct IntervalLoss {
     /// Time lost to memory, by samples.
     pub lost_ns: f64,
     /// CPU time used.
@@ -21,7 +20,7 @@ pub struct Loss {
     pub period_ns: f64,
 }
 
-impl Loss {
+impl IntervalLoss {
     /// Lost share of the CPU time.
     pub fn share(self) -> f64 {
         if self.cpu_ns > 0.0 {
@@ -128,7 +127,7 @@ struct BaselineNoise {
 const NOISE_KEPT: f64 = 0.8;
 
 impl BaselineNoise {
-    fn take(&mut self, loss: Loss) {
+    fn take(&mut self, loss: IntervalLoss) {
         if loss.cpu_ns <= 0.0 {
             return;
         }
@@ -153,9 +152,9 @@ pub struct Guard {
     stage: Stage,
     noise: BaselineNoise,
     /// As it was before anything moved.
-    before: Loss,
+    before: IntervalLoss,
     /// Since the last move.
-    since: Loss,
+    since: IntervalLoss,
     hold_left: u32,
     hold_next: u32,
     /// Intervals in which nothing was wanted.
@@ -174,8 +173,8 @@ impl Guard {
             thresholds,
             stage: Stage::Measuring,
             noise: BaselineNoise::default(),
-            before: Loss::default(),
-            since: Loss::default(),
+            before: IntervalLoss::default(),
+            since: IntervalLoss::default(),
             hold_left: 0,
             hold_next: thresholds.hold_intervals,
             idle: 0,
@@ -189,7 +188,7 @@ impl Guard {
 
     /// An interval has passed, in which the process lost `loss`, and after which the policy wants
     /// `wanted` pages moved. `displaced` pages have yet to go back: it is left alone once they have.
-    pub fn judge(&mut self, loss: Loss, wanted: usize, displaced: usize) -> Verdict {
+    pub fn judge(&mut self, loss: IntervalLoss, wanted: usize, displaced: usize) -> Verdict {
         match self.stage {
             Stage::Measuring => {
                 self.before = scaled(self.before, KEPT).plus(loss);
@@ -198,7 +197,7 @@ impl Guard {
                     self.known(self.before) && self.noise.intervals >= self.thresholds.intervals;
                 if known && wanted > 0 {
                     self.stage = Stage::Trying;
-                    self.since = Loss::default();
+                    self.since = IntervalLoss::default();
                     let part = (self.thresholds.part * wanted as f64).ceil() as usize;
                     return self.allow(part.max(self.thresholds.pages_min).min(wanted));
                 }
@@ -237,7 +236,7 @@ impl Guard {
                 self.hold_left = self.hold_left.saturating_sub(1);
                 if self.hold_left == 0 {
                     self.stage = Stage::Measuring;
-                    self.before = Loss::default();
+                    self.before = IntervalLoss::default();
                     self.noise = BaselineNoise::default();
                     return Verdict::Move(0);
                 }
@@ -255,7 +254,7 @@ impl Guard {
         Verdict::Move(pages)
     }
 
-    fn known(&self, loss: Loss) -> bool {
+    fn known(&self, loss: IntervalLoss) -> bool {
         loss.cpu_ns >= self.thresholds.samples * loss.period_ns && loss.cpu_ns > 0.0
     }
 
@@ -274,8 +273,8 @@ impl Guard {
     }
 }
 
-fn scaled(loss: Loss, by: f64) -> Loss {
-    Loss {
+fn scaled(loss: IntervalLoss, by: f64) -> IntervalLoss {
+    IntervalLoss {
         lost_ns: loss.lost_ns * by,
         cpu_ns: loss.cpu_ns * by,
         ..loss
@@ -292,8 +291,8 @@ mod tests {
         ..GuardThresholds::OURS
     };
 
-    fn loss(share: f64) -> Loss {
-        Loss {
+    fn loss(share: f64) -> IntervalLoss {
+        IntervalLoss {
             lost_ns: share * 1e9,
             cpu_ns: 1e9,
             period_ns: 1e6,
@@ -323,7 +322,7 @@ mod tests {
     #[test]
     fn few_samples_say_nothing() {
         let mut guard = Guard::new(AT_ONCE);
-        let few = Loss {
+        let few = IntervalLoss {
             lost_ns: 1e7,
             cpu_ns: 2e7,
             period_ns: 1e6,
@@ -367,7 +366,7 @@ mod tests {
             (0.40, 1000.0, true),
         ] {
             let mut guard = Guard::new(AT_ONCE);
-            let of = |share: f64| Loss {
+            let of = |share: f64| IntervalLoss {
                 lost_ns: share * 1e9,
                 cpu_ns: 1e9,
                 period_ns: 1e9 / samples,
@@ -411,7 +410,7 @@ mod tests {
             39, 40, 64, 87, 34, 74, 83, 53, 72, 27, 47, 55, 64, 60, 63, 63, 48, 47, 51,
         ];
         for share in shares {
-            let of = Loss {
+            let of = IntervalLoss {
                 period_ns: 3e5,
                 ..loss(f64::from(share) / 1000.0)
             };

@@ -34,20 +34,18 @@ pub trait Kernel {
         false
     }
 
-    /// `move_pages(2)` without nodes: where pages of a process are; each a node or the negative of an
-    /// `errno`.
+    /// `move_pages(2)` without nodes: tells where pages of a process are, by a node or a negative `errno` for each page.
     ///
     /// # Errors
-    /// What the call as a whole was refused for.
+    /// The error of the call as a whole.
     fn page_nodes(&mut self, _pid: u32, _pages: &[u64], _nodes: &mut [i32]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// `move_pages(2)`: moves pages of a process, each to its node; one status a page, a node or
-    /// the negative of an `errno`.
+    /// `move_pages(2)`: moves pages of a process, each to its node. The status of each page is a node or a negative `errno`.
     ///
     /// # Errors
-    /// What the call as a whole was refused for.
+    /// The error of the call as a whole.
     fn move_pages(
         &mut self,
         pid: u32,

@@ -6,28 +6,25 @@
 //!                           └─────────────── log ───────────────┘
 //! ```
 //!
-//! - [`Interval`] has all that a decision depends on, in whole numbers. It goes to the log, and [`replay`]
-//!   decides it again, bit for bit.
-//! - A table of a fixed size keeps the hot pages; accesses between two decisions have a buffer of a
-//!   fixed size. About 80 bytes a page and 8 MiB; what a policy counts comes on top of it
-//!   (`migrate`: 16 bytes a page on up to four nodes).
-//! - Each process has a guard: measure, move a part, measure again, go on or move back.
-//! - A huge page is one page. `smaps` says how much of a mapping is in huge pages, not which of its pages
-//!   are: a mapping that mostly has them is taken to have nothing else.
-//! - What a process allows is known before: its cpuset's nodes, and mappings with a memory policy, whose
-//!   pages stay where that says. Threads are pinned only when asked, and let go in the end (not by a
-//!   daemon that is killed: that is the one thing it leaves behind).
-//! - Calls that move pages are as large as fits into the stall that is allowed, by what pages have
-//!   cost lately.
+//! - [`Interval`] has all that a decision depends on, in whole numbers. It goes to the log, from which [`replay`] makes the
+//!   same decision again, bit for bit.
+//! - Memory is bounded: a table of hot pages and a buffer for the accesses between two decisions, both of fixed size.
+//!   They take about 80 bytes a page and 8 MiB. The policy's counters come on top (`migrate`: 16 bytes a page on up to
+//!   four nodes).
+//! - Each process has a guard, which measures, moves a part, measures again, and then goes on or moves back.
+//! - A huge page is one page. `smaps` says how much of a mapping is in huge pages, but not which of its pages are. A mapping
+//!   that is mostly in huge pages is assumed to have nothing else.
+//! - The daemon respects a process's limits: the nodes of its cpuset, and the memory policies of its mappings, whose pages
+//!   stay where the policy says.
+//! - Threads are pinned only on request, and released at the end. A daemon that is killed leaves them pinned.
+//! - A call moves as many pages as fit into the allowed stall, by what recent moves have cost.
 //!
-//! What stock kernels cannot do: replicas of one address in one process. A policy that wants one gets
-//! its page interleaved instead, and that is counted. Nothing else is left behind in a target: no policy
-//! is set on its memory, no signal sent, no code run in it. A daemon that is killed leaves pages where
-//! they are.
+//! Stock kernels cannot replicate one address within one process. Where a policy wants a replica, the page is interleaved
+//! instead, and that is counted. The daemon leaves nothing else behind in a process: it sets no memory policy, sends no
+//! signal and runs no code there. Pages stay where they are when the daemon ends.
 //!
-//! What a page's process number cannot tell is caught late: a process that ends between the check of
-//! its start time and the call, and whose number is given to another process within these
-//! microseconds, would have pages of that one moved.
+//! One race remains. Between the check of a process's start time and the call that moves pages, the process may end and
+//! its number be given to another, whose pages are then moved. That window is a few microseconds.
 
 mod address_space;
 pub mod balancing;
@@ -60,13 +57,13 @@ pub use address_space::{AddressSpace, Mapping, RespectedPolicies};
 pub use batches::Limits;
 pub use claim::Claim;
 pub use daemon::{Daemon, Estimate, ProcessTime, Report, Settings};
-pub use decide::{Interval, Observed, Placed};
+pub use decide::{Interval, ObservedAccess, PageRenumbering};
 pub use error::Error;
 pub use free_memory::FreeMemory;
 pub use guard::{GuardThresholds, Stage};
 pub use kernel::{Kernel, Linux};
 pub use log::{
-    Entry, Head, LoggedAction, LoggedProcess, LoggedThreadMove, Replayed, append, replay,
+    Entry, Head, LoggedAction, LoggedProcess, LoggedThreadMove, ReplaySummary, append, replay,
 };
 pub use memory::{MemoryWatch, memory_by_node};
 pub use metrics::Metrics;

@@ -1,7 +1,7 @@
 //! The log of decisions, and deciding them again.
 //!
-//! A line of JSON each: first a [`Head`], then an [`Entry`] for each interval. An entry has all inputs of
-//! its decisions, so that `nearpage live --replay` makes them again and compares, bit for bit.
+//! Each line is JSON: first a [`Head`], then an [`Entry`] for each interval. An entry has all inputs of its decisions, so
+//! `nearpage live --replay` repeats them and compares, bit for bit.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
@@ -192,7 +192,7 @@ impl Entry {
 /// Appends a line.
 ///
 /// # Errors
-/// What writing fails for.
+/// Errors of writing.
 pub fn append(out: &mut dyn Write, line: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
@@ -203,7 +203,7 @@ pub fn append(out: &mut dyn Write, line: &impl Serialize) -> io::Result<()> {
 
 /// What deciding again came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplaySummary {
     /// Intervals.
     pub intervals: u64,
     /// Decisions, all of them as they were.
@@ -215,17 +215,17 @@ pub struct Replayed {
 /// Threads are numbered in order, and policies keep something for each.
 const THREADS_MAX: u32 = 1 << 24;
 
-/// Decides a log again. `name` is what messages call it.
+/// Repeats the decisions of a log. `name` names the log in messages.
 ///
 /// # Errors
-/// What is no log, one of another version, and the first decision that is not the same.
-pub fn replay(log: impl BufRead, name: &str) -> Result<Replayed, Error> {
+/// A file that is no log, a log of another version, or the first decision that differs.
+pub fn replay(log: impl BufRead, name: &str) -> Result<ReplaySummary, Error> {
     let bad = |line: usize, what: String| Error::Log {
         name: name.to_owned(),
         line,
         what,
     };
-    let mut replayed = Replayed::default();
+    let mut replayed = ReplaySummary::default();
     let mut decider: Option<Decider> = None;
     let mut lines = log.split(b'\n').enumerate().peekable();
     while let Some((at, line)) = lines.next() {
@@ -333,7 +333,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::Observed;
+    use crate::decide::ObservedAccess;
     use nearpage_recording::{AccessKind, Level};
 
     fn head() -> Head {
@@ -362,7 +362,7 @@ mod tests {
         append(&mut text, &head).expect("written");
         let mut decider = head.decider().expect("policy");
         for number in 0..intervals {
-            let seen = Observed {
+            let seen = ObservedAccess {
                 after_ns: 10,
                 page: number,
                 node: 1,

@@ -1,7 +1,7 @@
 //! On which nodes processes have their memory, by `numa_maps` (proc(5)).
 //!
-//! The kernel walks all pages of a process to say that: 12 ms for 200 MB in small pages. So a thread asks, and its answers
-//! take at most a hundredth of the time.
+//! Reading that file makes the kernel walk all pages of a process: 12 ms for 200 MB in small pages. So a thread of its own
+//! reads it, at most a hundredth of the time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Of processes on a machine with these nodes.
+    /// Watches the memory of processes on a machine with these nodes.
     ///
     /// # Errors
     /// A thread that cannot be started.

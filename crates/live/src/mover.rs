@@ -132,7 +132,7 @@ pub struct Identity {
 
 /// A page that would not move: when it may be tried again, in rounds.
 #[derive(Clone, Copy, Debug)]
-struct PutOff {
+struct RetryAfter {
     until_round: u64,
     failures: u32,
 }
@@ -161,7 +161,7 @@ pub struct Round {
 pub struct Mover {
     batches: Batches,
     page_bytes: u64,
-    put_off: FxHashMap<Page, PutOff>,
+    put_off: FxHashMap<Page, RetryAfter>,
     put_off_max: usize,
     round: u64,
 }
@@ -250,7 +250,7 @@ impl Mover {
     /// them.
     ///
     /// # Errors
-    /// The `errno` after which there is no use in another.
+    /// The `errno`, if further calls would fail, too.
     fn call(
         &mut self,
         kernel: &mut dyn Kernel,
@@ -392,7 +392,7 @@ impl Mover {
         if self.put_off.len() >= self.put_off_max && !self.put_off.contains_key(&page) {
             return;
         }
-        let put_off = self.put_off.entry(page).or_insert(PutOff {
+        let put_off = self.put_off.entry(page).or_insert(RetryAfter {
             until_round: 0,
             failures: 0,
         });

@@ -7,7 +7,7 @@ use nearpage_recording::{Access, AccessKind, Event, Level, SampleCounts, ThreadI
 use nearpage_sampler::Sink;
 use rustc_hash::FxHashMap;
 
-use crate::guard::Loss;
+use crate::guard::IntervalLoss;
 use crate::pages::ProcessIndex;
 
 /// Accesses kept between two decisions, at 24 bytes each. More are counted and dropped.
@@ -40,7 +40,7 @@ pub struct Process {
     /// Threads that have not ended.
     pub threads: u32,
     /// What it lost since the last decision.
-    pub loss: Loss,
+    pub loss: IntervalLoss,
     /// An access of it was seen since the last decision.
     pub sampled: bool,
     /// It has become another program since the last decision: its pages are gone.
@@ -134,9 +134,9 @@ impl Observer {
         self.accesses.clear();
         (self.lost_ns, self.weight) = (0.0, 0.0);
         for process in &mut self.processes {
-            process.loss = Loss {
+            process.loss = IntervalLoss {
                 period_ns: self.period_ns as f64,
-                ..Loss::default()
+                ..IntervalLoss::default()
             };
             process.sampled = false;
             process.replaced = false;
@@ -159,9 +159,9 @@ impl Observer {
             pid,
             name: String::new(),
             threads: 0,
-            loss: Loss {
+            loss: IntervalLoss {
                 period_ns: self.period_ns as f64,
-                ..Loss::default()
+                ..IntervalLoss::default()
             },
             sampled: false,
             replaced: false,

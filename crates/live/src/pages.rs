@@ -29,14 +29,14 @@ impl Page {
 
 /// A page's number in the table: what policies know it by, until it is given to another page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Touched {
+pub struct PageNumber {
     /// The number.
     pub number: u32,
     /// The number stood for another page before, or for none.
     pub new: bool,
 }
 
-impl Touched {
+impl PageNumber {
     /// No page's.
     const NONE: Self = Self {
         number: u32::MAX,
@@ -82,12 +82,11 @@ impl PageLookup {
     }
 }
 
-/// Pages by number. Takes about 50 bytes a page, all of them at the start; never more.
+/// Pages by number. Takes about 50 bytes a page, allocated at the start.
 ///
-/// While the table is full of pages that were sampled lately, one that comes for the first time in an
-/// interval does not get in: what passes through would drive out what is counted, and be driven out
-/// itself before anything is known of it (after the doorkeeper of Einziger, Friedman and Manes,
-/// TinyLFU, ACM Transactions on Storage 13, 2017).
+/// While the table is full of recently sampled pages, a page that is sampled for the first time in an interval is not
+/// admitted. Otherwise pages that are used once would evict those with counters, and be evicted before enough is known of
+/// them (as the doorkeeper of Einziger, Friedman and Manes, TinyLFU, ACM Transactions on Storage 13, 2017).
 #[derive(Debug)]
 pub struct HotPages {
     capacity: usize,
@@ -279,7 +278,7 @@ impl HotPages {
     /// The number of a wanted page that was just sampled. `ahead` is told which number may be given to
     /// another page next.
     #[inline]
-    pub fn touch(&mut self, wanted: &PageLookup, at: usize, ahead: impl Fn(u32)) -> Touched {
+    pub fn touch(&mut self, wanted: &PageLookup, at: usize, ahead: impl Fn(u32)) -> PageNumber {
         let (page, number) = (wanted.pages[at], wanted.numbers[at]);
         match self.pages.get(number as usize) == Some(&page) {
             true => self.again(number),
@@ -287,13 +286,13 @@ impl HotPages {
         }
     }
 
-    fn again(&mut self, number: u32) -> Touched {
+    fn again(&mut self, number: u32) -> PageNumber {
         let heat = &mut self.heats[number as usize];
         *heat = heat.saturating_add(1);
-        Touched { number, new: false }
+        PageNumber { number, new: false }
     }
 
-    fn touch_slowly(&mut self, page: Page, hash: u64, ahead: impl Fn(u32)) -> Touched {
+    fn touch_slowly(&mut self, page: Page, hash: u64, ahead: impl Fn(u32)) -> PageNumber {
         let pages = &self.pages;
         let at = self
             .numbers
@@ -326,11 +325,11 @@ impl HotPages {
             }
             self.expect_coldest(ahead);
             if is_left_out {
-                return Touched::NONE;
+                return PageNumber::NONE;
             }
             number
         };
-        Touched { number, new: true }
+        PageNumber { number, new: true }
     }
 
     /// Remembers a page that is not in the table; is it for the first time since the last cooling?

@@ -152,7 +152,7 @@ impl LivePolicy {
         true
     }
 
-    /// Sets a parameter by name; `false`: there is none of that name.
+    /// Sets a parameter by name; `false`: no parameter has that name.
     ///
     /// # Errors
     /// A value outside its range.

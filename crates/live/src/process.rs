@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 use crate::address_space::AddressSpace;
 use crate::claim::Claim;
-use crate::guard::{Guard, GuardThresholds, Loss, Stage, Verdict};
+use crate::guard::{Guard, GuardThresholds, IntervalLoss, Stage, Verdict};
 use crate::kernel::Kernel;
 use crate::mover::{Identity, Mover, Outcomes, PageMove, Round};
 use crate::pages::{HotPages, Page};
@@ -158,7 +158,7 @@ impl TargetProcess {
     /// `deadline_ns`. Remembers where at most `most` pages came from.
     pub fn act(
         &mut self,
-        loss: Loss,
+        loss: IntervalLoss,
         mover: &mut Mover,
         kernel: &mut dyn Kernel,
         deadline_ns: u64,

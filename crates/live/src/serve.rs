@@ -19,7 +19,7 @@ impl MetricsServer {
     /// Serves `http://ADDRESS/metrics`.
     ///
     /// # Errors
-    /// An address that cannot be had.
+    /// An address on which nobody can listen.
     pub fn start(address: &str) -> Result<Self, Error> {
         let refused = |error: std::io::Error| Error::Serve {
             address: address.to_owned(),

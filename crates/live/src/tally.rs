@@ -2,7 +2,7 @@
 
 use nearpage_recording::AccessKind;
 
-use crate::decide::Observed;
+use crate::decide::ObservedAccess;
 use crate::observer::Observer;
 
 /// Who accessed whose memory in an interval.
@@ -28,7 +28,7 @@ impl Tally {
 
     /// Takes in an access.
     #[inline]
-    pub fn count(&mut self, observed: &Observed) {
+    pub fn count(&mut self, observed: &ObservedAccess) {
         let (node, home) = (usize::from(observed.node), usize::from(observed.home));
         self.traffic[node * self.nodes + home] += 1;
         let local = usize::from(node == home);

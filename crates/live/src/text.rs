@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use nearpage_amount::{percent, time};
-use nearpage_machine::several;
+use nearpage_amount::{counted, percent, time};
 
 use crate::daemon::Report;
 use crate::guard::Stage;
@@ -21,16 +20,16 @@ pub fn text(report: &Report, nodes: &[u16], dry_run: bool) -> String {
     let _ = write!(
         text,
         "{}, {share}, imbalance {}",
-        several(samples as u64, "sample"),
+        counted(samples as u64, "sample"),
         percent(report.imbalance())
     );
     let requested: u64 = report.entry.processes.iter().map(|one| one.requested).sum();
     match dry_run {
         true => {
-            let _ = write!(text, "; would move {}", several(requested, "page"));
+            let _ = write!(text, "; would move {}", counted(requested, "page"));
         }
         false => {
-            let _ = write!(text, "; {} moved", several(report.outcomes.moved, "page"));
+            let _ = write!(text, "; {} moved", counted(report.outcomes.moved, "page"));
             if report.longest_call_ns > 0 {
                 let longest = time(report.longest_call_ns as f64);
                 let _ = write!(text, ", longest call {longest}");
@@ -100,7 +99,7 @@ fn treatment(process: &LoggedProcess, stage: &str) -> String {
         let _ = write!(
             text,
             ", {} pinned",
-            several(process.threads_pinned, "thread")
+            counted(process.threads_pinned, "thread")
         );
     }
     text
@@ -131,7 +130,7 @@ pub fn such_as(report: &Report, nodes: &[u16]) -> Option<String> {
         action.kind,
         action.rule,
         action.counts,
-        several(action.writes.into(), "store")
+        counted(action.writes.into(), "store")
     ))
 }
 

@@ -34,8 +34,8 @@ fn wanted_rate_hz(view: View, clock_hz: f64) -> Option<f64> {
     }
 }
 
-/// Moves pages of the sampler's targets until they end, or the daemon is told to; decides at the end of
-/// every interval. `each` is shown every report.
+/// Moves pages of the sampler's targets until they end or the daemon is told to end, and decides at the end of every
+/// interval. `each` is called with every report.
 ///
 /// # Errors
 /// The sampler's, and a log that cannot be written. The targets go on in any case.

@@ -1,16 +1,14 @@
-//! What is assumed of the memory of a machine of which nobody has said how much it can carry.
+//! The assumed bandwidth of memory controllers, for machines without figures.
 //!
-//! The kernel tells nodes, CPUs and distances, not bandwidths. A planner that took memory without
-//! figures for memory without limits would leave what all threads share on one node. So a node's
-//! controller is assumed to be half busy when all of the node's CPUs wait for it: it serves, at its
-//! unloaded latency, two lines at a time for each of them.
+//! The kernel tells nodes, CPUs and distances, but no bandwidths. Without an assumption, a planner would leave shared data
+//! on one node, as if its memory had no limit. So a node's controller is assumed to be half busy when all CPUs of the node
+//! wait for it: it serves, at its unloaded latency, two lines at a time for each of them.
 //!
-//! By the published figures of `carrefour-a`, `carrefour-b`, `xeon-2` and `epyc-8` a controller serves
-//! 3 to 8 lines at a time for each CPU, each of which may ask for 8 to 22. How many a CPU that waits
-//! has asked for depends on the program: one where it follows pointers, all where it streams. So a
-//! waiting CPU asks for between 0.1 and 4 times its share of the controller; half a share is assumed, about the
-//! geometric mean of the two.
-//! Of links nothing is assumed: which there are is not known.
+//! By the published figures of `carrefour-a`, `carrefour-b`, `xeon-2` and `epyc-8`, a controller serves 3 to 8 lines at a
+//! time for each CPU, and a CPU can request 8 to 22. How many a waiting CPU has requested depends on the program: one where
+//! it follows pointers, all where it streams. So a waiting CPU requests between 0.1 and 4 times its share of the
+//! controller. Half a share is assumed, about the geometric mean of the two.
+//! Nothing is assumed of links, as it is not known which exist.
 
 use nearpage_amount::bandwidth;
 

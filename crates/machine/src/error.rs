@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::{CpuId, DeviceKind, NodeId, several};
+use crate::{CpuId, DeviceKind, NodeId};
+use nearpage_amount::counted;
 
 /// Why there is no machine. Every message names the file and what to do about it, where something
 /// can be done.
@@ -70,13 +71,13 @@ pub enum Fault {
     PageSize { key: &'static str, value: u64 },
     #[error("`huge_page_bytes` {huge} is smaller than `page_bytes` {page}")]
     HugeSmallerThanPage { huge: u64, page: u64 },
-    #[error("`{key}` has {}; expected {expected}, one for each node", several(*found as u64, "row"))]
+    #[error("`{key}` has {}; expected {expected}, one for each node", counted(*found as u64, "row"))]
     Rows {
         key: &'static str,
         found: usize,
         expected: usize,
     },
-    #[error("row {row} of `{key}` has {}; expected {expected}, one for each node", several(*found as u64, "number"))]
+    #[error("row {row} of `{key}` has {}; expected {expected}, one for each node", counted(*found as u64, "number"))]
     Columns {
         key: &'static str,
         row: usize,

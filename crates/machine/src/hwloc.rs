@@ -12,10 +12,10 @@
 //! | devices | `PCIDev` of the classes that matter, next to the CPUs of the object around them |
 //! | latency, bandwidth | `memattr` `Latency` in ns, `Bandwidth`, `ReadBandwidth`, `WriteBandwidth` in MiB/s; bandwidths between NUMA nodes in `distances2`, in MB/s |
 //!
-//! hwloc gives memory that has no CPUs of its own (HBM, CXL) the `cpuset` of the place it is attached
-//! to. A CPU belongs to the smallest of the sets it is in, and among equal ones to the node with the
-//! lowest number, as firmware numbers nodes. A CPU in no set is left out with a note. What a control group hides is missing from `cpuset`s and `nodeset`s: CPUs
-//! whose memory may not be used are on the node that their `complete_nodeset` names, which then has no memory.
+//! hwloc gives memory without CPUs of its own (HBM, CXL) the `cpuset` of the place that it is attached to. A CPU belongs to
+//! the smallest of the sets that contain it, and among equal sets to the node with the lowest number, as firmware numbers
+//! nodes. A CPU in no set is left out with a note. `cpuset`s and `nodeset`s lack what a control group hides: CPUs whose
+//! memory may not be used are on the node of their `complete_nodeset`, which then has no memory.
 
 mod attributes;
 mod devices;

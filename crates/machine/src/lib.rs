@@ -54,7 +54,7 @@ pub use moves::{MoveCost, MoveSteps, Moves};
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};
 pub use sysfs::online_cpus;
-pub use text::{several, wrap};
+pub use text::wrap;
 pub use timing::{Energy, Link, Memory, Processor, Route, SIMULATED_NODES_MAX, Timing, Tlb};
 
 use std::fmt;

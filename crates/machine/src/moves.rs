@@ -58,8 +58,8 @@ pub enum MoveCost {
     Steps(MoveSteps),
 }
 
-/// What moving a page takes under Linux where nobody has said or measured it: the call, unmapping, flushes and mapping, and
-/// copying at 2 GB/s. 10 µs for a page of 4 KiB, about what `move_pages` has been measured to take on Opterons (600 MB/s:
+/// The time to move a page under Linux, for machines without a figure or a measurement: the call, unmapping, flushes and
+/// mapping, and copying at 2 GB/s. 10 µs for a page of 4 KiB, about what `move_pages` has been measured to take on Opterons (600 MB/s:
 /// Goglin and Furmento, MTAAP 2009) and between the tiers of recent servers. Verghese's 350 µs (§6.1) are those of a
 /// machine of 1996.
 pub(crate) fn move_ns(page_bytes: u64) -> f64 {

@@ -1,9 +1,9 @@
 //! A machine from the kernel's `/sys/devices/system/{node,cpu}`, `/sys/kernel/mm` and, of trees that
 //! were gathered elsewhere, `/proc`.
 //!
-//! What is missing narrows the result: no `node` folder (containers, kernels without NUMA) is
-//! one node, no `cache` folders no caches. Of a gathered tree, [`Machine::notes`] says what it lacks.
-//! What is there and cannot be read is an error.
+//! Missing folders narrow the result: without a `node` folder (containers, kernels without NUMA) the machine has one node,
+//! without `cache` folders no caches. [`Machine::notes`] says what a gathered tree lacks. A file that exists but cannot be
+//! read is an error.
 
 mod cpus;
 mod devices;
@@ -33,8 +33,8 @@ impl Machine {
         from_tree(&Tree::system(sys_root), "local".to_owned())
     }
 
-    /// What [`Machine::local`] reads, for who packs that for others: paths that begin with `sys/`, with their content, or none
-    /// for folders. Files that are looked for and not read are empty.
+    /// The files that [`Machine::local`] reads, to be packed for others: paths that begin with `sys/`, with their content, or
+    /// without for folders. Files of which only the existence matters are empty.
     ///
     /// # Errors
     /// As [`Machine::local`].

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use nearpage_amount::{bandwidth, bytes, time};
+use nearpage_amount::{bandwidth, bytes, counted, time};
 
 use crate::{CacheKind, CpuList, Machine, Matrix, MemoryKind, NodeId, TransparentHugePages};
 
@@ -97,8 +97,8 @@ impl Machine {
             out,
             "{}: {}, {}{smt}",
             self.name,
-            several(nodes, "node"),
-            several(cpus, "CPU")
+            counted(nodes, "node"),
+            counted(cpus, "CPU")
         );
         if !self.source.is_empty() {
             wrap(out, &format!("source: {}", self.source), width);
@@ -190,7 +190,7 @@ impl Machine {
                 cache.level,
                 bytes(cache.size_bytes),
                 cache.line_bytes,
-                several(cache.shared_by_cpus.into(), "CPU"),
+                counted(cache.shared_by_cpus.into(), "CPU"),
             );
         }
         for cache in &self.memory_caches {
@@ -280,8 +280,8 @@ impl Machine {
         if let Some(prefetcher) = &self.prefetcher {
             lines.push(format!(
                 "prefetcher: {}, {} ahead",
-                several(prefetcher.streams.into(), "stream"),
-                several(prefetcher.steps_ahead.into(), "step")
+                counted(prefetcher.streams.into(), "stream"),
+                counted(prefetcher.steps_ahead.into(), "step")
             ));
         }
         match (&self.moves.steps, self.moves.fixed_ns) {
@@ -297,7 +297,7 @@ impl Machine {
         let mut out = String::new();
         let title = format!(
             "standard deviation of the latency in ns, over {}",
-            several(rounds.into(), "round")
+            counted(rounds.into(), "round")
         );
         self.matrix(&mut out, &title, width, |row, column| {
             cell(deviation_ns[row][column], 2)
@@ -348,23 +348,6 @@ impl Machine {
 
 fn cell(value: Option<f64>, decimals: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
-}
-
-/// So many of something.
-///
-/// ```
-/// # use nearpage_machine::several;
-/// assert_eq!(several(0, "node"), "0 nodes");
-/// assert_eq!(several(1, "process"), "1 process");
-/// assert_eq!(several(2, "process"), "2 processes");
-/// ```
-pub fn several(count: u64, noun: &str) -> String {
-    let ending = match count {
-        1 => "",
-        _ if noun.ends_with('s') => "es",
-        _ => "s",
-    };
-    format!("{count} {noun}{ending}")
 }
 
 /// Adds a line to `out`, broken between words so that no part is wider than `width` where words allow it.

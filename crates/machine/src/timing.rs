@@ -1,7 +1,6 @@
-//! What a simulated machine has besides nodes, caches and latencies: the speed of its CPUs, TLBs,
-//! memory controllers, links, the cost of moving a page. All of it is optional; what a machine file
-//! leaves out has the default that [`Timing`] documents, and [`Machine::timing`] lists what was
-//! assumed.
+//! Properties of a simulated machine besides nodes, caches and latencies: the speed of its CPUs, TLBs, memory controllers,
+//! links, and the cost of moving a page. All are optional in a machine file. [`Timing`] documents their defaults, and
+//! [`Machine::timing`] lists which of them were assumed.
 
 use std::collections::VecDeque;
 

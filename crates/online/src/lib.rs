@@ -49,7 +49,7 @@ mod planned;
 mod push_pull;
 mod replicate_on_first_touch;
 
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
@@ -273,8 +273,8 @@ impl std::fmt::Display for Reason {
         write!(
             f,
             "{rule}; by node {counts:?}, {}, {}",
-            several((*writes).into(), "store"),
-            several((*migrations).into(), "migration")
+            counted((*writes).into(), "store"),
+            counted((*migrations).into(), "migration")
         )
     }
 }

@@ -155,8 +155,8 @@ const CHUNK: usize = 16;
 #[repr(align(32))]
 struct Chunk([u16; CHUNK]);
 
-/// `migrate-replicate`, and its halves `migrate` and `replicate`, which leave alone what the other
-/// half would act on.
+/// `migrate-replicate`, and its halves `migrate` and `replicate`, each of which leaves pages alone that the other half would
+/// act on.
 ///
 /// The paper counts by processor, and has one of them on each node; here counts are by node. A
 /// counter triggers when it reaches the threshold, and again at each multiple of it.

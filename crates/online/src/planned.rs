@@ -50,12 +50,14 @@ pub struct PlannedPhase {
     pub threads: Vec<(ThreadIndex, u16)>,
 }
 
-/// A node that reads a page that is to have copies gets one; a page whose copies stores have taken away
-/// so often is left alone. Once a second thread of a program refers to memory, each of its pages that
-/// was to wait for that moves to its node when it is next referred to, once. When one thread alone has run
-/// throughout an epoch, pages that are placed for several go near it in the same way, and back when
-/// another thread refers to memory. When a phase of a plan begins, pages that it is about move when they are next
-/// referred to, and threads go to their nodes within a millisecond.
+/// - A node that reads a page planned for copies gets a copy; a page whose copies were collapsed by stores several times
+///   is left alone.
+/// - Once a second thread of a program refers to memory, each page that the plan lets wait for that moves to its
+///   node at the next reference to the page, once.
+/// - When one thread has run alone throughout an epoch, pages that are placed for several threads move near that thread
+///   in the same way, and back when another thread refers to memory.
+/// - When a phase of a plan begins, its pages move at the next reference to them, and its threads go to their nodes
+///   within a millisecond.
 #[derive(Clone, Debug)]
 pub struct Planned {
     changes: Vec<PlannedChange>,

@@ -325,10 +325,10 @@ impl PushPull {
         relative
     }
 
-    /// Moves the factor as the access pattern changes, which the paper leaves for later (§5.3): where
-    /// more than half of the pages have another dominant node than when last accessed, moves do not
-    /// last and the factor grows by a quarter; where fewer than a tenth have, it shrinks by as much,
-    /// for pages to move earlier. It stays between 1 (on two nodes, two thirds) and nodes − 1.
+    /// Adapts the factor to the access pattern, which the paper leaves to future work (§5.3). If more than half of the pages have
+    /// another dominant node than when last accessed, moves do not last, and the factor grows by a quarter. If fewer than a
+    /// tenth have, it shrinks by as much, so that pages move earlier. It stays between 1 (two thirds on two nodes) and
+    /// nodes − 1.
     fn adapt(&mut self) {
         let (mut known, mut changed) = (0u64, 0u64);
         for at in 0..self.accessed.len() {

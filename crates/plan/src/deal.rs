@@ -2,7 +2,8 @@
 
 mod parts;
 
-use nearpage_machine::{NodeId, several};
+use nearpage_amount::counted;
+use nearpage_machine::NodeId;
 use nearpage_wire::compact_plan::{
     BRK_HEAP_BYTES_MAX, NONE, RULE_WEAK, Rule, Run, placement, subject,
 };
@@ -222,7 +223,7 @@ impl Dealer<'_> {
                         "`{}`: of thread {index} there is only thread {} in this run of {}",
                         self.name,
                         *index as usize % nodes.len(),
-                        several(nodes.len() as u64, "thread")
+                        counted(nodes.len() as u64, "thread")
                     ));
                 }
                 Ok(nodes[*index as usize % nodes.len()])
@@ -354,9 +355,8 @@ impl Dealer<'_> {
             return None;
         }
         self.warnings.push(format!(
-            "`{}` had {} and has {now}; its page runs are scaled",
-            self.name,
-            several(planned, "page")
+            "`{}` had {planned} pages and has {now}; its page runs are scaled",
+            self.name
         ));
         Some((now, planned))
     }

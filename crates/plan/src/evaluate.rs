@@ -158,12 +158,11 @@ impl Compact {
         best.map_or(&[], |(_, rules)| rules)
     }
 
-    /// Where a process has what no rule for an object places: the nodes that its memory policy deals
-    /// pages to, ascending; none: it has no such rule, or one that leaves them to first touch.
+    /// The nodes over which a process's memory policy interleaves unmatched memory, ascending; none: the plan has no rule for
+    /// unmatched memory, or leaves it to first touch.
     ///
-    /// Of anonymous memory Linux deals a page by its number in the address space: page `n` of its size
-    /// goes to `nodes[n % nodes.len()]`, whoever touches it and when (`get_vma_policy` and
-    /// `interleave_nid` in mm/mempolicy.c).
+    /// Linux interleaves anonymous memory by page number in the address space: page `n` goes to `nodes[n % nodes.len()]`,
+    /// whichever thread touches it first (`get_vma_policy` and `interleave_nid` in mm/mempolicy.c).
     pub fn rest(&self, executable: ModuleName<'_>, rank: Option<u32>) -> Option<Vec<NodeId>> {
         let rules = self.rules(executable, rank);
         let rule = rules

@@ -63,10 +63,10 @@ pub enum PartChoice {
 }
 
 impl JobPlan {
-    /// The part that a rank follows, its position, and why it is that one.
+    /// The part of the plan that a rank follows, its position, and the reason.
     ///
     /// # Panics
-    /// Without parts; no plan that was read has none.
+    /// If the plan has no parts; a plan that was read has some.
     pub fn part(&self, rank: Rank, local_rank: Option<Rank>) -> (usize, &GroupPlan, PartChoice) {
         let find = |is_for: &dyn Fn(&GroupPlan) -> bool| self.groups.iter().position(is_for);
         let recorded = find(&|group| group.ranks.contains(rank));

@@ -3,7 +3,7 @@
 //! translation, for one machine and one number of threads, into the compact form that the preload
 //! library reads.
 //!
-//! A plan decides nothing by itself (the policy crate does) and touches no process: programs are
+//! A plan decides nothing by itself (the crate `planner` does) and touches no process: programs are
 //! read from disk, and what [`translate()`] returns is for others to hand over.
 //!
 //! ```
@@ -61,7 +61,7 @@ pub use predicted::{Predicted, slower_than_first_touch};
 pub use program::{ProgramImage, resolve_command};
 pub use shape::{Parts, Tiles};
 pub use size::{parse_size, print_size};
-pub use store::{Kept, Store, state_folder};
+pub use store::{Store, StoredPlans, state_folder};
 pub use target::{Later, Mechanism, Pinning, Target};
 pub use toml_form::VERSION;
 pub use translate::{Compact, translate};

@@ -32,14 +32,14 @@ pub struct ModuleImage {
     /// Processor it is for (`e_machine`).
     pub(crate) processor: u16,
     /// What it needs, and where it says to look.
-    pub(crate) needed: Needed,
+    pub(crate) needed: DynamicSection,
     symbols: OnceCell<Symbols>,
     lines: OnceCell<Option<Lines>>,
 }
 
 /// The dynamic section's words on libraries.
 #[derive(Debug, Default)]
-pub(crate) struct Needed {
+pub(crate) struct DynamicSection {
     pub libraries: Vec<String>,
     pub rpath: Option<String>,
     pub runpath: Option<String>,
@@ -234,8 +234,8 @@ pub(crate) fn file_name(path: &Path) -> String {
     path_to_text(name.as_bytes())
 }
 
-fn read_needed(file: &Elf<'_>) -> Needed {
-    let mut needed = Needed::default();
+fn read_needed(file: &Elf<'_>) -> DynamicSection {
+    let mut needed = DynamicSection::default();
     let Ok(table) = file.elf_dynamic_table() else {
         return needed;
     };

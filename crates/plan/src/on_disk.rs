@@ -33,9 +33,9 @@ impl Plan {
         Self::from_toml(&text, &path.display().to_string())
     }
 
-    /// Writes a plan file, whole or not at all: an earlier file stays until the new one is complete. What is there
-    /// and no file, such as `/dev/null` or a pipe, is written to and stays what it is, unless another user put it
-    /// there: a link, a FIFO or a device of somebody else makes way for the file.
+    /// Writes a plan file, whole or not at all: an earlier file stays until the new one is complete. A device or pipe, such as
+    /// `/dev/null`, is written to and stays, unless another user put it there: a link, a FIFO or a device of another user
+    /// is replaced by the file.
     ///
     /// # Errors
     /// Unwritable.

@@ -18,7 +18,7 @@ impl Placement {
     /// number. `runs` yields no runs: they stand beside it in the plan file.
     ///
     /// # Errors
-    /// What was expected.
+    /// Text of another form; the message says what was expected.
     pub fn parse_among(text: &str, known: &[NodeId]) -> Result<Self, SyntaxError> {
         Self::among(text, known).map_err(SyntaxError)
     }
@@ -211,7 +211,7 @@ impl PageRun {
     /// Reads `0+128 thread:0`: first page, number of pages, owner.
     ///
     /// # Errors
-    /// What was expected.
+    /// Text of another form; the message says what was expected.
     pub fn parse(text: &str) -> Result<Self, SyntaxError> {
         Self::read(text).map_err(SyntaxError)
     }

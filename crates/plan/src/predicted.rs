@@ -21,6 +21,8 @@ pub struct Predicted {
 
 /// Shares of local accesses, and times in relation, that differ by less are the same to a reader.
 const NO_DIFFERENCE: f64 = 0.0005;
+/// Where the time is known not to grow, a smaller loss of local accesses is not worth a warning, 0 to 1.
+const LOCAL_LOSS_MIN: f64 = 0.01;
 
 /// What to do instead of running a plan that does worse than first touch.
 const INSTEAD: &str = "run without the plan, or make one with `nearpage plan --policy auto`";
@@ -63,7 +65,10 @@ impl Predicted {
         let times_ns = self.times_ns();
         match times_ns.and_then(slower_than_first_touch) {
             Some(slower) => Some(format!("this plan is predicted to be {slower}")),
-            None if times_ns.is_some() && self.is_less_local() => Some(format!(
+            None if times_ns.is_some() && self.local_after > self.local_before - LOCAL_LOSS_MIN => {
+                None
+            }
+            None if times_ns.is_some() => Some(format!(
                 "this plan makes fewer accesses local than first touch ({}); the time is predicted not to grow, as they \
                  are spread over more memory controllers",
                 shares()
@@ -74,5 +79,36 @@ impl Predicted {
             )),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Predicted;
+
+    fn warning(local_after: f64, planned_ns: Option<f64>) -> Option<String> {
+        let predicted = Predicted {
+            local_before: 0.27,
+            local_after,
+            first_touch_ns: planned_ns.map(|_| 100.0),
+            planned_ns,
+        };
+        predicted.warning()
+    }
+
+    #[test]
+    fn a_loss_of_local_accesses_that_costs_no_time_is_named_from_a_point_on() {
+        assert_eq!(warning(0.266, Some(80.0)), None);
+        assert_eq!(warning(0.30, Some(100.0)), None);
+        let words = warning(0.25, Some(80.0)).expect("a warning");
+        assert!(
+            words.contains("25 % of the accesses are local instead of 27 %"),
+            "{words}"
+        );
+        let slower = warning(0.266, Some(120.0)).expect("a warning");
+        assert!(slower.contains("slower than first touch"), "{slower}");
+        // Without times, shares are all that is known.
+        assert!(warning(0.266, None).is_some());
+        assert_eq!(warning(0.27, None), None);
     }
 }

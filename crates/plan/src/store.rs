@@ -42,7 +42,7 @@ pub struct Store {
 
 /// The plans of one earlier command.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
+pub struct StoredPlans {
     /// The plans, one per executable and rank.
     pub plans: Vec<Plan>,
     /// Their folder.
@@ -109,11 +109,10 @@ impl Store {
         }
     }
 
-    /// The newest plans that fit a command and have not lost: of the same program with the same
-    /// arguments, or else with others, where the plan is of that program itself (a launcher's or a
-    /// script's other arguments mean another program). Unreadable ones are passed over, with a
-    /// warning each.
-    pub fn newest_fitting(&self, command: &Program) -> (Option<Kept>, Vec<String>) {
+    /// The newest kept plans that fit a command and have not lost: plans of the same program with the same arguments, or else with
+    /// other arguments if the plan is of that program itself (other arguments of a launcher or a script mean another program).
+    /// Each unreadable plan is skipped with a warning.
+    pub fn newest_fitting(&self, command: &Program) -> (Option<StoredPlans>, Vec<String>) {
         let mut warnings = Vec::new();
         let mut other = None;
         for path in self.newest_first(command) {
@@ -180,7 +179,7 @@ impl Store {
     }
 }
 
-fn read_kept(path: &Path, command: &Program) -> Result<Kept, Error> {
+fn read_kept(path: &Path, command: &Program) -> Result<StoredPlans, Error> {
     let file = path.join("command.toml");
     let kept: CommandFile = toml::from_str(&read_text(&file)?).map_err(|error| Error::Syntax {
         origin: file.display().to_string(),
@@ -197,7 +196,7 @@ fn read_kept(path: &Path, command: &Program) -> Result<Kept, Error> {
     }
     let arguments = kept.program.arguments;
     let same_arguments = arguments == command.arguments;
-    Ok(Kept {
+    Ok(StoredPlans {
         plans,
         path: path.to_owned(),
         arguments,

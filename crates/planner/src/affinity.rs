@@ -13,9 +13,8 @@
 
 use std::collections::BTreeMap;
 
-use nearpage_amount::percent;
+use nearpage_amount::{counted, percent};
 use nearpage_attribution::{Affinity, Cell, ObjectGroup, Pattern, find_segments};
-use nearpage_machine::several;
 use nearpage_online::best_node::{cost_on, hop_sensitive, same, uniform};
 use nearpage_plan::{Owner, PageRun, Placement};
 use nearpage_recording::ThreadIndex;
@@ -72,7 +71,7 @@ pub(crate) fn place(
             if loss <= parameters.slack {
                 let why = format!(
                     "{} sampled, and page runs would be better by {} only",
-                    several(choices.len() as u64, "page"),
+                    counted(choices.len() as u64, "page"),
                     percent(loss.max(0.0))
                 );
                 return Some((candidate, why));
@@ -93,8 +92,8 @@ pub(crate) fn place(
         if runs.len() <= parameters.runs_max.max(1) {
             let why = format!(
                 "{} sampled, {} of pages",
-                several(choices.len() as u64, "page"),
-                several(runs.len() as u64, "run")
+                counted(choices.len() as u64, "page"),
+                counted(runs.len() as u64, "run")
             );
             return Some((
                 Placement::Runs(owned(

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nearpage_amount::counted;
 use nearpage_attribution::{
     AccessChunks, Attribution, Input, Operations, Options, ReadError, attribute,
 };
-use nearpage_machine::several;
 use nearpage_recording::{AccessBatch, Recording};
 
 use crate::error::Error;
@@ -108,7 +108,7 @@ fn notes(recording: &Recording) -> Vec<String> {
     if recording.metadata.damaged_blocks > 0 {
         notes.push(format!(
             "{folder}: {} of its log left out",
-            several(recording.metadata.damaged_blocks, "damaged block")
+            counted(recording.metadata.damaged_blocks, "damaged block")
         ));
     }
     if !recording.metadata.marks.is_empty() {

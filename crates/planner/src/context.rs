@@ -1,7 +1,8 @@
 //! What decisions are made from.
 
+use nearpage_amount::counted;
 use nearpage_attribution::{Attribution, Names, ObjectGroup};
-use nearpage_machine::{Machine, NodeId, several};
+use nearpage_machine::{Machine, NodeId};
 use nearpage_plan::{Owner, Program, Team};
 use nearpage_recording::{Tables, ThreadIndex};
 
@@ -193,9 +194,9 @@ impl<'a> Context<'a> {
         });
         format!(
             "{} and {} by {}",
-            several(loads.round_ties_even() as u64, "load"),
-            several(stores.round_ties_even() as u64, "store"),
-            several(ours().count() as u64, "thread")
+            counted(loads.round_ties_even() as u64, "load"),
+            counted(stores.round_ties_even() as u64, "store"),
+            counted(ours().count() as u64, "thread")
         )
     }
 

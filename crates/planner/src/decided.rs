@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use nearpage_machine::{Machine, several};
+use nearpage_amount::counted;
+use nearpage_machine::Machine;
 use nearpage_plan::{Decision, Phase, Plan};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -98,7 +99,7 @@ impl Threads {
             0 => layout,
             used => format!(
                 "{layout}, on {used} of {}",
-                several(self.nodes as u64, "node")
+                counted(self.nodes as u64, "node")
             ),
         }
     }

@@ -1,8 +1,7 @@
 //! One group of objects: is it worth a decision, and which does a policy make?
 
-use nearpage_amount::percent;
+use nearpage_amount::{counted, percent};
 use nearpage_attribution::ObjectGroup;
-use nearpage_machine::several;
 use nearpage_plan::{Decision, Effect, Placement, Start, Subject};
 use nearpage_recording::ObjectKind;
 
@@ -102,7 +101,7 @@ pub(crate) fn decide_group(
             let (first, last) = run.order;
             let rule = format!(
                 "{}, of which {first} to {last} are used by one thread ({} of their accesses)",
-                several(group.instances, "instance"),
+                counted(group.instances, "instance"),
                 percent(run.share),
             );
             Some(Decision {
@@ -153,7 +152,7 @@ fn dealt(
     };
     let rule = format!(
         "{}, {use_them} ({} of their accesses)",
-        several(group.instances, "instance"),
+        counted(group.instances, "instance"),
         percent(instances.share),
     );
     let placement = instances.placement.clone();

@@ -26,9 +26,8 @@
 //! *nodes*: its 20 MiB for `cvar` are the 5 MiB of four threads in a row. Here blocks are dealt to
 //! threads, and neighbours on one node make the 20 MiB.
 
-use nearpage_amount::percent;
+use nearpage_amount::{counted, percent};
 use nearpage_attribution::{ObjectGroup, Pattern, find_segments};
-use nearpage_machine::several;
 use nearpage_plan::{Owner, Placement};
 
 use crate::affinity::Equation;
@@ -180,18 +179,18 @@ fn parts(
             let rule = match shares.as_slice() {
                 [one] => format!(
                     "blocks of {columns} go round {}, the main thread first",
-                    several(one.threads.len() as u64, "thread")
+                    counted(one.threads.len() as u64, "thread")
                 ),
                 _ => format!(
                     "tiles: columns of {columns} in {}",
-                    several(shares.len() as u64, "row share"),
+                    counted(shares.len() as u64, "row share"),
                 ),
             };
             let runs_max = parameters.runs_max;
             (tiles(context, group, *block_bytes, shares, runs_max)?, rule)
         }
         Pattern::Segments(segments) => {
-            let parts = several(segments.len() as u64, "contiguous part");
+            let parts = counted(segments.len() as u64, "contiguous part");
             if let Some(placement) = arrays(context, group, segments) {
                 let rule = format!("{parts}, one after the other of a team's threads");
                 return Some(with_own_share(context, group, placement, rule));

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use nearpage_attribution::{Attribution, Confidence, Names, Sampling};
 use nearpage_machine::{Assumed, Machine, NodeId, ThreadPlacement};
@@ -39,6 +41,7 @@ pub struct Planner<'a> {
     threads: Threads,
     /// Threads run where they were traced, so that a replay tells their time.
     is_as_recorded: bool,
+    replayed: Arc<AtomicU64>,
 }
 
 impl<'a> Planner<'a> {
@@ -99,7 +102,14 @@ impl<'a> Planner<'a> {
             },
             nodes,
             is_as_recorded,
+            replayed: Arc::default(),
         }
+    }
+
+    /// Counts the placements that have been replayed, for a display of progress: a search ends when no further placement is
+    /// better, so their number is not known before.
+    pub fn replayed(&self) -> Arc<AtomicU64> {
+        self.replayed.clone()
     }
 
     /// The same of an analysis.
@@ -159,7 +169,10 @@ impl<'a> Planner<'a> {
     /// to run.
     pub(crate) fn replays(&self, runtime_scale: f64) -> Result<Option<Replays<'_>>, Error> {
         match self.is_as_recorded && self.machine.nodes_with_memory().len() > 1 {
-            true => Replays::of(self.recording, self.modelled(), runtime_scale),
+            true => {
+                let replays = Replays::of(self.recording, self.modelled(), runtime_scale)?;
+                Ok(replays.map(|replays| replays.counted_by(self.replayed.clone())))
+            }
             false => Ok(None),
         }
     }
@@ -233,8 +246,7 @@ impl<'a> Planner<'a> {
         let known = tested.into_iter().flatten();
         let known: Vec<Confidence> = known.map(|one| one.confidence).collect();
         let sampling = Sampling::of(&self.recording.metadata);
-        let remedy =
-            sampling.and_then(|sampling| sampling.remedy(&known, "be sure of their places"));
+        let remedy = sampling.and_then(|sampling| sampling.remedy(&known, "place"));
         decided.notes.extend(saving.and_then(Result::err));
         decided.notes.extend(remedy);
         decided.notes.extend(of_size);

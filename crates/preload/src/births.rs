@@ -1,37 +1,37 @@
-//! Where a thread's creator leaves what the thread is to know.
+//! Records that a thread's creator hands to the new thread.
 //!
-//! Not in memory of the program's allocator: a thread that frees its record would be given an arena of its own, 64 MiB or
-//! more of address space, which threads that allocate nothing never ask for. Bound: 64 threads that were created and have not
-//! begun, those of a forked process's parent among them; the records of those beyond have a mapping each.
+//! They are not in memory of the program's allocator. A thread that frees its record there would get an arena of its own, 64 MiB
+//! or more of address space, which threads that allocate nothing never need. There is room for 64 threads that were created
+//! and have not begun, including those of a forked process's parent. Each record beyond has a mapping of its own.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
 use crate::sys;
-use crate::tracker::Birth;
+use crate::tracker::ThreadStart;
 
 const PLACES: usize = 64;
 
 /// Records of threads that have not begun.
-pub struct Births {
+pub struct NewThreads {
     places: [Place; PLACES],
 }
 
 /// Room for one record.
 #[repr(C)]
 struct Place {
-    record: UnsafeCell<MaybeUninit<Birth>>,
+    record: UnsafeCell<MaybeUninit<ThreadStart>>,
     is_taken: AtomicBool,
 }
 
 // SAFETY: a record belongs to whoever took its place, then to the thread that it was handed to.
-unsafe impl Sync for Births {}
+unsafe impl Sync for NewThreads {}
 
 /// Those of this process.
-pub static BIRTHS: Births = Births::new();
+pub static BIRTHS: NewThreads = NewThreads::new();
 
-impl Births {
+impl NewThreads {
     const fn new() -> Self {
         Self {
             places: [const {
@@ -44,7 +44,7 @@ impl Births {
     }
 
     /// Room for a record, the caller's until it is [given back](Self::give_back); none where there is no memory.
-    pub fn take(&self) -> Option<*mut Birth> {
+    pub fn take(&self) -> Option<*mut ThreadStart> {
         let is_free = |place: &&Place| {
             let taken = &place.is_taken;
             taken
@@ -53,7 +53,7 @@ impl Births {
         };
         match self.places.iter().find(is_free) {
             Some(place) => Some(place.record.get().cast()),
-            None => Some(sys::reserve(size_of::<Birth>()).ok()? as *mut Birth),
+            None => Some(sys::reserve(size_of::<ThreadStart>()).ok()? as *mut ThreadStart),
         }
     }
 
@@ -61,12 +61,12 @@ impl Births {
     ///
     /// # Safety
     /// It was [taken](Self::take), and is given back once.
-    pub unsafe fn give_back(&self, record: *mut Birth) {
+    pub unsafe fn give_back(&self, record: *mut ThreadStart) {
         let own = |place: &&Place| place.record.get().cast() == record;
         match self.places.iter().find(own) {
             Some(place) => place.is_taken.store(false, Release),
             // SAFETY: a mapping of our own, by the caller's promise.
-            None => _ = unsafe { sys::munmap(record as usize, size_of::<Birth>()) },
+            None => _ = unsafe { sys::munmap(record as usize, size_of::<ThreadStart>()) },
         }
     }
 }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn each_record_has_a_place_of_its_own_and_places_are_used_again() {
-        let births = Births::new();
+        let births = NewThreads::new();
         let take = |count: usize| -> BTreeSet<usize> {
             (0..count)
                 .map(|_| births.take().unwrap() as usize)
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(all.len(), PLACES + 3);
         for record in &all {
             // SAFETY: taken above.
-            unsafe { births.give_back(*record as *mut Birth) };
+            unsafe { births.give_back(*record as *mut ThreadStart) };
         }
         let again = take(PLACES);
         assert!(again.is_subset(&all));

@@ -1,8 +1,8 @@
 //! Libraries that the program loads with `RTLD_DEEPBIND`: they find the C library's functions before the ones of this
 //! library. Their objects would not be seen, and one of our samples that they free would end the program.
 //!
-//! The flag itself is left alone, as such libraries count on finding their own functions first. The words through which
-//! they call what this library stands in front of are led here instead, once they are loaded.
+//! The flag itself is left alone, as such libraries count on finding their own functions first. Instead, once
+//! they are loaded, the entries of their global offset tables for hooked functions are redirected to this library.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -11,7 +11,7 @@
 //! Sites are told apart by a hash of the return address and of the depth of the stack, without
 //! unwinding: two that share one (`SITES` there are) share their debt.
 //!
-//! What is in the log is kept in a table ([`Alive`]), because the allocator's own addresses do not
+//! What is in the log is kept in a table ([`LiveObjects`]), because the allocator's own addresses do not
 //! tell; a `free` looks there whether it has to be logged.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -195,13 +195,13 @@ const BEING_WRITTEN: u64 = 1;
 
 /// Logged objects alive, by address: about 900,000 of them.
 #[derive(Debug)]
-pub struct Alive {
+pub struct LiveObjects {
     /// `buckets` lines of eight words, then as many with the times of birth.
     memory: AtomicUsize,
     buckets: AtomicUsize,
 }
 
-impl Alive {
+impl LiveObjects {
     /// No objects, and no memory for any.
     pub const fn new() -> Self {
         Self {
@@ -312,7 +312,7 @@ impl Alive {
     }
 }
 
-impl Default for Alive {
+impl Default for LiveObjects {
     fn default() -> Self {
         Self::new()
     }
@@ -411,7 +411,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_table_is_a_map_that_may_be_full(steps in proptest::collection::vec((any::<bool>(), 1usize..500), 0..2000)) {
-            let alive = Alive::new();
+            let alive = LiveObjects::new();
             prop_assert_eq!(alive.remove(0x10), None);
             prop_assert!(!alive.insert(0x10, Logged::FREE_OF_CHARGE));
             prop_assert!(alive.reserve(false));
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_full_table_says_so_and_forgets_nothing() {
-        let alive = Alive::new();
+        let alive = LiveObjects::new();
         assert!(alive.reserve(false));
         let kept: Vec<usize> = (1..=4 * KEYS * BUCKETS / 64)
             .map(|number| number * 4112)
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn threads_may_free_what_others_made() {
-        let alive = Alive::new();
+        let alive = LiveObjects::new();
         assert!(alive.reserve(true));
         let (alive, (sender, receiver)) = (&alive, std::sync::mpsc::sync_channel(1000));
         std::thread::scope(|scope| {

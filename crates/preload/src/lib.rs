@@ -8,19 +8,17 @@
 //! `NEARPAGE_REPLICAS` names a table, files come from copies on the process's node ([`replicas`]). With none,
 //! or with `NEARPAGE_DISABLE=1`, it passes everything on.
 //!
-//! It deliberately does not decide anything, use the standard library, allocate on the heap of the
-//! program for itself (a thread's birth record excepted), wait for a lock that the program can
-//! hold, unwind, or end the program. Whatever fails inside switches it off with one line, which it leaves for
-//! the recorder ([`message`]).
+//! It decides nothing, uses no standard library, and never unwinds or ends the program. It takes no heap memory of the program
+//! (except for a record of each new thread) and waits for no lock that the program can hold. A failure inside switches
+//! the library off; one line about it is left for the recorder ([`message`]).
 //!
-//! `operator new` and `delete` are not hooked: those of the C++ runtimes call `malloc` and `free`,
-//! and stacks are unwound through them; a program that brings its own gets its own. Of an allocator
-//! that brings its own too (tcmalloc, jemalloc, mimalloc), objects made by `new` are not seen, and
-//! the recording says so. To export these names would be to decide for plugins of programs in C
-//! which C++ runtime is theirs: their own is in a scope that this library cannot see.
+//! `operator new` and `delete` are not hooked. The C++ runtimes' own call `malloc` and `free`, and stacks are unwound through
+//! them. Objects that `new` makes with an allocator that replaces `malloc` and `new` (tcmalloc, jemalloc, mimalloc) are not
+//! seen, and the recording says so. Exporting these names would choose the C++ runtime for plugins of C programs, which
+//! load their own in a scope that this library cannot see.
 //!
-//! For the same reason no function of an OpenMP runtime is exported: the calls of a module whose regions a plan
-//! waits for are led here one by one ([`regions`]).
+//! For the same reason no function of an OpenMP runtime is exported. Where a plan waits for parallel regions, the calls of
+//! their module are redirected one by one ([`regions`]).
 //!
 //! # Reading order
 //! `hooks` (the exported functions) → `tracker` (what happens then) → `log`, `call_site`,

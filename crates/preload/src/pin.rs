@@ -1,7 +1,7 @@
-//! Pinning threads to CPUs by what they are: the n-th thread of a team, or the n-th of the process. A thread's number in its
-//! team is the lowest that none of those running has: one that is created in place of another that ended works where that one
-//! did, as the recorder takes it (`recording/src/assemble/threads.rs`). Their CPUs may be others once a phase has begun
-//! ([`crate::place`]): whoever needs one asks for it by the number of the thread's pin.
+//! Pins threads to CPUs by number: the n-th thread of a team, or of the process. A new thread gets the lowest number that no
+//! running thread of its team has, so a thread that replaces an ended one works where that one did. The recorder
+//! numbers threads in the same way (`recording/src/assemble/threads.rs`). A phase may change the CPUs of pins
+//! ([`crate::place`]), so a CPU is looked up by the pin's number each time.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -47,7 +47,7 @@ unsafe impl Zeroed for Pins {}
 
 /// What became of a thread that was to run elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moved {
+pub enum RepinOutcome {
     /// There is none with this pin, or it is where it was to go.
     Stays,
     /// It is on another CPU.
@@ -205,12 +205,12 @@ impl Pins {
         number: usize,
         cpu_now: impl Fn(usize) -> u32,
         was_given: impl Fn(u32) -> bool,
-    ) -> Moved {
+    ) -> RepinOutcome {
         let holder = self.holders.get(number).map_or(0, |tid| tid.load(SeqCst));
         if holder == 0 {
-            return Moved::Stays;
+            return RepinOutcome::Stays;
         }
-        let mut moved = Moved::Stays;
+        let mut moved = RepinOutcome::Stays;
         loop {
             let mut cpus: CpuSet = [0; 128];
             if !sys::has_thread(holder) || sys::sched_getaffinity(holder, &mut cpus).is_err() {
@@ -220,12 +220,12 @@ impl Pins {
             match only_cpu(&cpus) {
                 Some(current) if current == cpu => return moved,
                 Some(current) if was_given(current) => {}
-                _ => return Moved::Left,
+                _ => return RepinOutcome::Left,
             }
             if !bind(holder, cpu) {
-                return Moved::Failed;
+                return RepinOutcome::Failed;
             }
-            moved = Moved::Changed;
+            moved = RepinOutcome::Changed;
             // Another phase may have begun meanwhile.
             if cpu_now(number) == cpu {
                 return moved;
@@ -434,7 +434,7 @@ mod tests {
         });
         let moves =
             |number, now, given| pins.change_place(number, |_| now, |current| current == given);
-        assert_eq!(moves(1, last, first), Moved::Stays, "nobody has it");
+        assert_eq!(moves(1, last, first), RepinOutcome::Stays, "nobody has it");
         let (say, said) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
@@ -446,13 +446,17 @@ mod tests {
             let tid = said.recv().unwrap();
             let now = || may_run_on(tid);
             assert_eq!(only_cpu(&now()), Some(first));
-            assert_eq!(moves(1, first, first), Moved::Stays, "it is there");
-            assert_eq!(moves(1, NO_CPU, first), Moved::Failed);
+            assert_eq!(moves(1, first, first), RepinOutcome::Stays, "it is there");
+            assert_eq!(moves(1, NO_CPU, first), RepinOutcome::Failed);
             assert_eq!(only_cpu(&now()), Some(first));
             if first != last {
-                assert_eq!(moves(1, last, first), Moved::Changed);
+                assert_eq!(moves(1, last, first), RepinOutcome::Changed);
                 assert_eq!(only_cpu(&now()), Some(last));
-                assert_eq!(moves(1, first, NO_CPU), Moved::Left, "on another CPU");
+                assert_eq!(
+                    moves(1, first, NO_CPU),
+                    RepinOutcome::Left,
+                    "on another CPU"
+                );
                 // What another phase says, meanwhile, holds.
                 let asked = core::cell::Cell::new(0);
                 let changes = |_| {
@@ -460,19 +464,23 @@ mod tests {
                     if asked.get() == 1 { first } else { last }
                 };
                 let given = |current| [first, last].contains(&current);
-                assert_eq!(pins.change_place(1, changes, given), Moved::Changed);
+                assert_eq!(pins.change_place(1, changes, given), RepinOutcome::Changed);
                 assert_eq!(only_cpu(&now()), Some(last));
                 sys::sched_setaffinity(tid, &all).unwrap();
-                assert_eq!(moves(1, first, last), Moved::Left, "let go by somebody");
+                assert_eq!(
+                    moves(1, first, last),
+                    RepinOutcome::Left,
+                    "let go by somebody"
+                );
                 assert_eq!(now(), all);
             }
             // In a forked child it is none of its threads.
             pins.forked_child(&rules);
-            assert_eq!(moves(1, last, first), Moved::Stays);
+            assert_eq!(moves(1, last, first), RepinOutcome::Stays);
             drop(end);
         });
         // An id that is another process's by now.
         pins.hold(1, sys::getppid());
-        assert_eq!(moves(1, first, last), Moved::Stays);
+        assert_eq!(moves(1, first, last), RepinOutcome::Stays);
     }
 }

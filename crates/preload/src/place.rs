@@ -26,7 +26,7 @@ use crate::modules::{Module, Modules};
 use crate::pin::Pins;
 use crate::plan::Plan;
 use crate::sys::{self, Errno};
-use crate::touch::{self, Group, Touched};
+use crate::touch::{self, Group, ObjectToTouch};
 use crate::{environment, message};
 
 pub mod bind;
@@ -434,7 +434,7 @@ impl State {
         }
     }
 
-    fn touch_later(&self, index: u32, object: &Touched<'_>) {
+    fn touch_later(&self, index: u32, object: &ObjectToTouch<'_>) {
         let address = object.extent.address;
         match self.group.add(index, address, object.extent.size_bytes) {
             Some(waiting) if waiting < self.plan.header.touch_group as usize => {}
@@ -454,7 +454,7 @@ impl State {
         let waiting = self.group.take_all();
         let touched = |(index, address, size_bytes): (u32, usize, usize)| {
             let rule = self.section.rules.get(index as usize)?;
-            Some(Touched {
+            Some(ObjectToTouch {
                 extent: self.extent(address, size_bytes),
                 pattern: self.plan.pattern(rule)?,
                 counters: self.section.counters.get(index as usize)?,

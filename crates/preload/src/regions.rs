@@ -1,15 +1,15 @@
 //! Where a program enters parallel regions of OpenMP, and makes tasks: its calls that hand a body to the runtime.
 //!
-//! Nothing is exported for that. An exported `GOMP_parallel` would stand in front of every OpenMP runtime of the
-//! process, and plugins (of Python, say) bring their own in scopes that this library cannot see: a team of one runtime
-//! whose threads ask another for their numbers computes nonsense. Instead the words through which one module calls the
-//! functions below (its global offset table) are led here, of the modules that a phase of the plan begins in alone.
-//! From here each call goes on to where it went, with all that it was called with.
+//! No function is exported for that. An exported `GOMP_parallel` would replace that of every OpenMP runtime in the process.
+//! Plugins (of Python, say) bring runtimes of their own, in scopes that this library cannot see, and a team of one
+//! runtime whose threads ask another runtime for their numbers computes nonsense. Instead, entries of global offset
+//! tables are redirected here: those for the functions below, in modules in which a phase of the plan begins. From here
+//! each call goes on to its original target with all its arguments.
 //!
-//! Only modules that are there when the program starts are looked at: where the loader is still at work, its words are
-//! its own. A word that is not filled in yet (lazy binding) is filled in where but one module defines the function;
-//! where several do, nobody knows before the call which is meant, and it is left alone. Calls that the linker has
-//! resolved (an OpenMP runtime that is linked in) have no such word.
+//! Only modules that are loaded when the program starts are redirected, as the loader writes the tables of others. An entry
+//! that is still unresolved (lazy binding) is resolved here if one module alone defines the function; with several
+//! definitions, the right one is not known before the call, and the entry is left alone. Calls that the linker has
+//! resolved (a statically linked OpenMP runtime) have no such entry.
 
 use core::arch::naked_asm;
 use core::ffi::CStr;

@@ -1,13 +1,13 @@
 //! Files from copies on the node that a process runs on (`nearpage run --replicate`).
 //!
-//! Before the program begins, what it has mapped of files that have copies, private, not writable, and
-//! nowhere written (text and constants), is mapped anew from the copy on this node; the contents are the
-//! same. So are, later, the files that it maps itself. A page that is written afterwards becomes the
-//! process's own, as it would have before. Whatever cannot be had from a copy stays with the file.
+//! Before the program begins, its private, read-only and never written mappings (text and constants) of files with copies are
+//! mapped again from the copy on this node, with the same contents. Files that the program maps later are mapped
+//! from copies, too. A page that is written afterwards becomes the process's own, as without copies. A mapping that no
+//! copy can serve stays with the file.
 //!
-//! A process keeps the copies of the node on which it began, and so does a child of fork: one that the kernel
-//! starts on another node maps that node's copies instead. Threads that run on another one read
-//! from afar. What has copies is in a table ([`nearpage_wire::replicas`]).
+//! A process keeps the copies of the node on which it began. A forked child that the kernel starts on another node maps
+//! that node's copies instead. Threads that run on another node read remotely. The table of copies is
+//! [`nearpage_wire::replicas`].
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};

@@ -19,7 +19,7 @@ mod ring;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use nearpage_wire::samples::{Ended, Kind, SLOTS_MAX, THREAD_USER_CLOCK, offset, slot};
+use nearpage_wire::samples::{Kind, SLOTS_MAX, StopReason, THREAD_USER_CLOCK, offset, slot};
 
 use crate::environment;
 use crate::message;
@@ -44,12 +44,12 @@ const YIELDS_MAX: u32 = 1_000;
 /// What a thread used, in nanoseconds: its time on a CPU, divided by the kernel as the ticks found it.
 /// Ticks alone miss much of a thread that others wait behind: it is often taken off its CPU before.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Used {
+pub struct CpuUsage {
     user_ns: u64,
     kernel_ns: u64,
 }
 
-impl Used {
+impl CpuUsage {
     fn now() -> Self {
         let (user_ns, kernel_ns) = sys::thread_usage_ns();
         Self { user_ns, kernel_ns }
@@ -143,7 +143,7 @@ pub fn thread_begins(thread: &mut Thread) {
     if !sys::action(signal).is_ok_and(|action| action.handler == on_signal as *const () as usize) {
         return give_way(signal);
     }
-    thread.used = Used::now();
+    thread.used = CpuUsage::now();
     match make_timer(signal, thread) {
         Some(place) => thread.timer = place,
         None => {
@@ -237,7 +237,7 @@ fn note_blocked(thread: &mut Thread) {
     }
     let ring = RING.load(Ordering::Acquire);
     if ring >= ring::ADDRESS {
-        let now = Used::now();
+        let now = CpuUsage::now();
         let blocked_ns = now.user_ns_since(&thread.used);
         word(ring, offset::BLOCKED_NS).fetch_add(blocked_ns, Ordering::Relaxed);
         thread.used = now;
@@ -294,7 +294,7 @@ fn give_way(signal: i32) {
     release_timers();
     let ring = RING.load(Ordering::Acquire);
     if ring >= ring::ADDRESS {
-        half(ring, offset::ENDED).store(Ended::SignalTaken as u32, Ordering::Release);
+        half(ring, offset::ENDED).store(StopReason::SignalTaken as u32, Ordering::Release);
     }
     message::line(format_args!(
         "the program takes signal {signal} for itself: it is not sampled from here on"
@@ -428,7 +428,7 @@ unsafe extern "C" fn on_signal(_: i32, info: usize, frame: usize) {
     // SAFETY: the thread's own storage; nobody else looks at this field meanwhile.
     let stands_for_ns = unsafe {
         let used = &raw mut (*Thread::current()).used;
-        let now = Used::now();
+        let now = CpuUsage::now();
         let before = used.replace(now);
         now.user_ns_since(&before) / (1 + u64::from(missed))
     };

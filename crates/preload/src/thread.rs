@@ -80,7 +80,7 @@ pub struct Thread {
     /// [`crate::large`]: where it stands at busy call sites; 0: nowhere yet.
     pub gaps: usize,
     /// [`crate::signal`]: what it had used at its last sample.
-    pub used: crate::signal::Used,
+    pub used: crate::signal::CpuUsage,
     /// [`crate::signal`]: place of its timer, from 1; 0: it has none.
     pub timer: u32,
     /// [`crate::launch`]: its memory; 0: none yet.

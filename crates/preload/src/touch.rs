@@ -26,7 +26,7 @@ const GROUP_MAX: usize = 32;
 
 /// An object whose pages are to be touched.
 #[derive(Clone, Copy)]
-pub struct Touched<'a> {
+pub struct ObjectToTouch<'a> {
     /// Where it is.
     pub extent: Extent,
     /// Where its pages go.
@@ -53,7 +53,7 @@ pub fn can_populate() -> bool {
 }
 
 /// Touches the pages of all objects, one visit per node. The caller's affinity is as before afterwards.
-pub fn touch(objects: &[Touched<'_>], can_populate: bool) {
+pub fn touch(objects: &[ObjectToTouch<'_>], can_populate: bool) {
     let mut before: CpuSet = [0; CPU_WORDS];
     let Ok(before_bytes) = sys::sched_getaffinity(0, &mut before) else {
         return;
@@ -84,7 +84,7 @@ pub fn touch(objects: &[Touched<'_>], can_populate: bool) {
 }
 
 /// Touches the pages of one object that go to `node`.
-fn touch_share(object: &Touched<'_>, node: u32, can_populate: bool) {
+fn touch_share(object: &ObjectToTouch<'_>, node: u32, can_populate: bool) {
     let Extent {
         page_bytes,
         unit_bytes,
@@ -122,7 +122,7 @@ fn touch_share(object: &Touched<'_>, node: u32, can_populate: bool) {
     }
 }
 
-fn populate(object: &Touched<'_>, start: usize, end: usize, can_populate: bool) {
+fn populate(object: &ObjectToTouch<'_>, start: usize, end: usize, can_populate: bool) {
     let pages = ((end - start) / object.extent.page_bytes) as u64;
     if can_populate {
         // SAFETY: populating changes no content.
@@ -184,11 +184,11 @@ pub fn parse_list(text: &[u8]) -> Option<CpuSet> {
 
 /// Heap objects that wait to be touched in one round of visits. Zeroed memory has none.
 pub struct Group {
-    waiting: [Waiting; GROUP_MAX],
+    waiting: [WaitingObject; GROUP_MAX],
     count: AtomicUsize,
 }
 
-struct Waiting {
+struct WaitingObject {
     state: AtomicU32,
     rule: AtomicU32,
     address: AtomicUsize,
@@ -242,7 +242,7 @@ impl Group {
 
     fn take(
         &self,
-        waiting: &Waiting,
+        waiting: &WaitingObject,
         wanted: impl FnOnce(usize) -> bool,
     ) -> Option<(u32, usize, usize)> {
         if waiting.state.load(Acquire) != READY || !wanted(waiting.address.load(Relaxed)) {
@@ -293,7 +293,7 @@ mod tests {
         let pages = 16;
         let address = sys::reserve(pages * 4096).unwrap();
         let counters = RuleCounters::default();
-        let object = Touched {
+        let object = ObjectToTouch {
             extent: Extent {
                 address,
                 size_bytes: pages * 4096,
@@ -322,7 +322,7 @@ mod tests {
     fn constants_are_not_stored_to() {
         static CONSTANT: [u8; 4 * 4096] = [1; 4 * 4096];
         let counters = RuleCounters::default();
-        let object = Touched {
+        let object = ObjectToTouch {
             extent: Extent {
                 address: CONSTANT.as_ptr().addr(),
                 size_bytes: CONSTANT.len(),

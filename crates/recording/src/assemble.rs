@@ -11,7 +11,7 @@ mod statics;
 mod threads;
 mod unlogged;
 
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -21,7 +21,7 @@ use self::areas::Areas;
 use self::call_sites::CallSites;
 use self::images::{Counters, Image};
 use self::modules::Modules;
-use self::statics::Touched;
+use self::statics::AccessedPages;
 use self::threads::Threads;
 use crate::allocation_log::{Damage, ImageLog};
 use crate::convert::ModulePaths;
@@ -189,7 +189,7 @@ fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<Stri
     if spaces.not_copied > 0 {
         notes.push(format!(
             "more processes began than there is memory for what they had mapped: {} of theirs left out",
-            several(spaces.not_copied as u64, "mapping")
+            counted(spaces.not_copied as u64, "mapping")
         ));
     }
     if log.torn {
@@ -199,20 +199,20 @@ fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<Stri
     if dropped > 0 {
         notes.push(format!(
             "{} of the allocation log dropped (log off, full, or no room for a sample)",
-            several(dropped, "record")
+            counted(dropped, "record")
         ));
     }
     let large_unlogged = total(images, |counters| counters.large_unlogged);
     if large_unlogged > 0 {
-        notes.push(format!("no record of about {} of {LARGE_ALLOCATION_BYTES} bytes and more, made and freed at so high a rate that they were sampled; --all-allocations logs each", several(large_unlogged, "allocation")));
+        notes.push(format!("no record of about {} of {LARGE_ALLOCATION_BYTES} bytes and more, made and freed at so high a rate that they were sampled; --all-allocations logs each", counted(large_unlogged, "allocation")));
     }
     notes
 }
 
 /// The pages that were accessed.
-fn touched(log: &LogReader, threads: &Threads) -> Result<Touched, Error> {
+fn touched(log: &LogReader, threads: &Threads) -> Result<AccessedPages, Error> {
     let mut batch = AccessBatch::default();
-    let mut touched = Touched::default();
+    let mut touched = AccessedPages::default();
     for chunk in 0..log.chunks() {
         log.read_chunk(chunk, &mut batch)?;
         let threads = batch.thread.iter().map(|thread| threads.get(*thread));

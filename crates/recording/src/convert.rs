@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearpage_machine::{Machine, several};
+use nearpage_amount::counted;
+use nearpage_machine::Machine;
 use rustc_hash::FxHashMap;
 
 use crate::assemble::{Assembled, Statics, assemble};
@@ -15,7 +16,7 @@ use crate::log::LogReader;
 use crate::shared;
 use crate::storage::{self, TablesWriter};
 use crate::symbols::Symbols;
-use crate::trace::{PageRow, Traced};
+use crate::trace::{OpenedTrace, PageRow};
 use crate::{AccessBatch, Error, Frame, Messages, Metadata, allocation_log};
 
 /// Real paths of modules by (path as recorded, build-id).
@@ -74,8 +75,8 @@ pub(crate) fn estimate(folder: &Path, accesses: u64, modules: &ModulePaths) -> D
 pub(crate) struct FromLogs {
     pub log: LogReader,
     pub assembled: Assembled,
-    /// Of a full recording: its trace, and the pages found in it.
-    pub traced: Option<(Traced, Vec<PageRow>)>,
+    /// The trace of a recording that has one, and its pages.
+    pub traced: Option<(OpenedTrace, Vec<PageRow>)>,
 }
 
 /// Reads the logs of the recording in `folder` into tables, call sites named, and brings `metadata`
@@ -87,7 +88,7 @@ pub(crate) fn from_logs(
     paths: &ModulePaths,
 ) -> Result<FromLogs, Error> {
     let mut log = LogReader::open(folder)?;
-    let traced = Traced::survey(folder, machine, metadata, &mut log)?;
+    let traced = OpenedTrace::survey(folder, machine, metadata, &mut log)?;
     let images = allocation_log::find(&folder.join(LOG_FOLDER))?;
     let attached = metadata.attached.is_some();
     let is_sampled_rank = metadata.launched.is_some() && metadata.tracing.is_none();
@@ -118,8 +119,8 @@ pub(crate) fn from_logs(
         assembled.notes.push(format!(
             "the logs are damaged: left out {} of threads that they do not name, and {} of objects, mappings and first \
              touches that cannot be",
-            several(unknown, "access"),
-            several(impossible, "row")
+            counted(unknown, "access"),
+            counted(impossible, "row")
         ));
     }
     assembled.complete(metadata);

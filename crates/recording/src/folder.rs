@@ -19,7 +19,7 @@ pub const METADATA_FILE: &str = "recording.json";
 pub const MACHINE_FILE: &str = "machine.toml";
 /// Folder of the logs, gone once they have become tables.
 pub const LOG_FOLDER: &str = "log";
-/// Folder of a full recording's trace: a file per process image.
+/// Folder with the trace: a file per process image.
 pub const TRACE_FOLDER: &str = "trace";
 /// The recorder's own log, in [`LOG_FOLDER`].
 pub const RECORDER_LOG_FILE: &str = "recorder.log";

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nearpage_machine::several;
+use nearpage_amount::counted;
 
 use crate::error::IoContext;
 use crate::folder::{self, METADATA_FILE};
@@ -94,7 +94,7 @@ impl Job {
             notes.push(format!(
                 "{} of {} missing (not recorded, or not written)",
                 rank_words(&missing),
-                several(size.unwrap_or_default().into(), "rank")
+                counted(size.unwrap_or_default().into(), "rank")
             ));
         }
         let ranks_where = |wanted: &dyn Fn(&Metadata) -> bool| {
@@ -179,7 +179,7 @@ fn keep_latest_job(found: &mut Vec<RankRecording>, notes: &mut Vec<String>) -> O
         let names: Vec<String> = started.keys().take(4).map(shown).collect();
         notes.push(format!(
             "{} in this folder ({}{}): this is {}, which started last; record each into a folder of its own (-o with %j)",
-            several(started.len() as u64, "job"),
+            counted(started.len() as u64, "job"),
             names.join(", "),
             if started.len() > names.len() { ", …" } else { "" },
             shown(&latest)

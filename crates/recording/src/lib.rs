@@ -59,7 +59,7 @@ pub use launched::{Binding, Launched, Launcher, fit_for_a_file};
 pub use log::{Finished, LogWriter};
 pub use messages::Messages;
 pub use metadata::{Attached, Metadata, RateChange, Status, ThreadPinning};
-pub use no_log::{NoLog, Unsampled};
+pub use no_log::{NoLog, UnsampledPrograms};
 pub use origin::Origin;
 pub use recording::{ChunkReader, ColumnSelection, Recording};
 pub use storage::{LabelledAccess, LabelledTable, TablesWriter};

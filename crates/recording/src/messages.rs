@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_wire::messages::{FILE_BYTES, lines, lost};
 
 /// What was said.
@@ -44,13 +44,13 @@ impl Messages {
                 None => found.push((text, 1)),
             }
         }
-        let counted = |(text, count)| match count {
+        let repeated = |(text, times)| match times {
             1 => text,
-            _ => format!("{text} ({count} times)"),
+            _ => format!("{text} ({times} times)"),
         };
-        let mut lines: Vec<String> = found.into_iter().map(counted).collect();
+        let mut lines: Vec<String> = found.into_iter().map(repeated).collect();
         if lost(file) > 0 {
-            let lost = several(lost(file) as u64, "more line");
+            let lost = counted(lost(file) as u64, "more line");
             lines.push(format!(
                 "there were {lost} from inside the program than there is room for"
             ));

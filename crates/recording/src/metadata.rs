@@ -123,7 +123,7 @@ pub struct Metadata {
     /// Of a recording of programs that were running already: whom it was attached to, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attached>,
-    /// Of a full recording: how it was traced.
+    /// How a trace was made; absent for samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracing: Option<crate::trace::Tracing>,
 }

@@ -1,7 +1,7 @@
 //! Why a process, or what it allocates, is in no allocation log: every reason, with its sentence.
 //!
-//! What happens inside a process that has the library (a limit, a full disk, a filter of system calls) the library says
-//! itself ([`crate::Messages`]).
+//! The library itself reports what happens inside a process that has it: a limit, a full disk, a filter of system calls
+//! ([`crate::Messages`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -107,11 +107,11 @@ impl fmt::Display for NoLog {
 /// Programs of which the kernel reported the start and nothing more: it ends sampling where a program has other
 /// privileges than its user, or may not be read.
 #[derive(Clone, Debug, Default)]
-pub struct Unsampled {
+pub struct UnsampledPrograms {
     names: BTreeMap<u32, String>,
 }
 
-impl Unsampled {
+impl UnsampledPrograms {
     /// Takes an event into account. In order of time.
     pub fn event(&mut self, event: &Event) {
         match event {
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_start_without_mappings_is_the_end_of_sampling() {
-        let mut unsampled = Unsampled::default();
+        let mut unsampled = UnsampledPrograms::default();
         let name = |pid: u32, name: &str, exec: bool| Event::Name {
             time_ns: 0,
             pid,

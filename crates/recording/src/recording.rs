@@ -10,7 +10,7 @@ use crate::folder;
 use crate::log::LogReader;
 use crate::storage::{self, TablesWriter, accesses};
 use crate::symbols::Symbols;
-use crate::trace::{self, OpenFrames, SharedTrace, Trace, Traced};
+use crate::trace::{self, OpenFrames, OpenedTrace, SharedTrace, Trace};
 use crate::{AccessBatch, Error, Metadata, ModuleId, Status, Tables};
 use crate::{jit, nameless, source_lines};
 
@@ -151,7 +151,7 @@ impl Recording {
             let rows = storage::trace::read_pages(folder, &checksums)?;
             let moments = storage::trace::read_moments(folder, &checksums)?;
             tables.check_pages(folder, &rows)?;
-            let traced = Traced::open(folder, &machine, &metadata, &rows, &moments)?;
+            let traced = OpenedTrace::open(folder, &machine, &metadata, &rows, &moments)?;
             tables.check_trace(folder, traced.threads())?;
             Accesses::Trace(traced.into())
         };
@@ -244,7 +244,7 @@ impl Recording {
         }
     }
 
-    /// The trace of a full recording, cut short or not.
+    /// The trace, cut short or not.
     pub(crate) fn full(&self) -> Result<&SharedTrace, Error> {
         match &self.accesses {
             Accesses::Trace(trace) => Ok(trace),

@@ -78,7 +78,7 @@ impl TablesWriter {
     }
 }
 
-/// Writes the tables of a full recording, whose accesses stay in its trace, and puts them in place,
+/// Writes the tables of a trace, whose accesses stay in the tracer's files, and puts them in place,
 /// the pages last: where they are, the recording has all its tables.
 pub(crate) fn write_traced(
     folder: &Path,

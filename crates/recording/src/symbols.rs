@@ -28,7 +28,7 @@ const LIBRARY_FOLDERS: [&str; 7] = [
 #[derive(Default)]
 pub struct Symbols {
     modules: Vec<Module>,
-    loaded: FxHashMap<ModuleId, Option<Loaded>>,
+    loaded: FxHashMap<ModuleId, Option<ModuleSymbols>>,
     answers: FxHashMap<(ModuleId, u64, bool), Vec<Frame>>,
     /// Real paths, where the recording has file names alone.
     paths: FxHashMap<(String, String), PathBuf>,
@@ -48,7 +48,7 @@ pub struct MachineCode {
     pub bytes: Vec<u8>,
 }
 
-struct Loaded {
+struct ModuleSymbols {
     /// Of imported code: all that is known.
     imported: SourceLines,
     lines: Option<Lines>,
@@ -125,7 +125,7 @@ impl Symbols {
         if !file.is_for_x86_64() {
             return Err("instructions are shown of x86-64 code only".to_owned());
         }
-        let loaded = Loaded::new(&file, &recorded.build_id);
+        let loaded = ModuleSymbols::new(&file, &recorded.build_id);
         let function = loaded.function(offset);
         let function = function.ok_or("the file names no function there")?;
         let address = function.address;
@@ -178,7 +178,7 @@ impl Symbols {
         frames
     }
 
-    fn load(&mut self, module: ModuleId) -> Option<Loaded> {
+    fn load(&mut self, module: ModuleId) -> Option<ModuleSymbols> {
         let recorded = self.modules.get(module.0 as usize)?;
         let imported = self.folder.as_deref();
         let imported = imported.and_then(|folder| source_lines::map_of(folder, recorded));
@@ -187,7 +187,7 @@ impl Symbols {
                 self.notes
                     .push(format!("no lines of code: {}: {error}", file.display()));
             });
-            return Some(Loaded {
+            return Some(ModuleSymbols {
                 imported: imported.ok()?,
                 lines: None,
                 functions: Vec::new(),
@@ -205,7 +205,7 @@ impl Symbols {
                     ));
                 })
                 .ok()?;
-            return Some(Loaded {
+            return Some(ModuleSymbols {
                 imported: SourceLines::default(),
                 lines: None,
                 functions,
@@ -215,7 +215,7 @@ impl Symbols {
         let kept = self.folder.as_deref();
         let kept = kept.map(|folder| nameless::map_of(folder, recorded));
         if let Some(functions) = kept.and_then(|map| jit::read(&map).ok()) {
-            return Some(Loaded {
+            return Some(ModuleSymbols {
                 imported: SourceLines::default(),
                 lines: None,
                 functions,
@@ -223,7 +223,7 @@ impl Symbols {
             });
         }
         match open_module(recorded, &self.paths) {
-            Ok(file) => Some(Loaded::new(&file, &recorded.build_id)),
+            Ok(file) => Some(ModuleSymbols::new(&file, &recorded.build_id)),
             Err(cause) => {
                 self.notes.push(format!(
                     "no names for {}: {cause}",
@@ -292,7 +292,7 @@ fn open_checked(path: &Path, build_id: &str) -> Result<ElfFile, String> {
     Ok(file)
 }
 
-impl Loaded {
+impl ModuleSymbols {
     fn new(file: &ElfFile, build_id: &str) -> Self {
         let debug = if file.has_debug_information() {
             None

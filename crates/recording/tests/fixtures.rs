@@ -110,6 +110,30 @@ fn every_version_is_read() {
     }
 }
 
+/// `skid_bytes` has another name in recordings of version 0.1.
+#[test]
+fn columns_under_their_earlier_names_are_read() {
+    let has_column = |folder: &Path, name: &str| {
+        let table = fs::read(folder.join("accesses.parquet")).unwrap();
+        table
+            .windows(name.len())
+            .any(|bytes| bytes == name.as_bytes())
+    };
+    let earlier = fixture("tables", 1);
+    assert!(has_column(&earlier, "distance_bytes"));
+    let folder = tempfile::tempdir().unwrap();
+    let now = folder.path().join("now");
+    write(&now).finish(Some(0), 100).unwrap();
+    assert!(has_column(&now, "skid_bytes") && !has_column(&now, "distance_bytes"));
+    let skids = |folder: &Path| -> Vec<i8> {
+        let recording = Recording::open(folder).unwrap();
+        let batches = recording.accesses().map(Result::unwrap);
+        batches.flat_map(|batch| batch.skid_bytes.clone()).collect()
+    };
+    assert_eq!(skids(&earlier).len(), 100);
+    assert_eq!(skids(&earlier), skids(&now));
+}
+
 #[test]
 fn full_recordings_are_read() {
     let recording = Recording::open(&fixture("full", VERSION)).unwrap();

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use nearpage_attribution::{Cell, ObjectGroup};
-use nearpage_machine::several;
 use nearpage_recording::Tables;
 
 use crate::emphasis::{HEADING, painted};
 use crate::printable::{printable, shorten, width};
 use crate::text::{Count, TextOptions};
-use nearpage_amount::{bytes, count, percent};
+use nearpage_amount::{bytes, count, counted, percent};
 
 /// Without colour, from nothing to the most.
 const PLAIN: [char; 6] = [' ', '.', ':', '+', '#', '@'];
@@ -99,7 +98,7 @@ pub(crate) fn heatmap(
     out += &shorten(&legend, options.width);
     out.push('\n');
     if left_out > 0 {
-        let _ = writeln!(out, "… and {} more", several(left_out as u64, "thread"));
+        let _ = writeln!(out, "… and {} more", counted(left_out as u64, "thread"));
     }
     Some(out)
 }

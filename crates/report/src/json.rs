@@ -38,12 +38,12 @@ pub struct ReportOutput<'a> {
     attribution: Kinds,
     /// Objects, the costliest first unless `--sort` says otherwise.
     objects: Vec<Object<'a>>,
-    /// What to record to be sure of all patterns; absent where all are sure, and for full recordings.
+    /// What to record to be sure of all patterns; absent where all are sure, and for traces.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
     /// Threads in order of creation.
     threads: Vec<Thread<'a>>,
-    /// Of a full recording, what all misses say.
+    /// Of a trace, what all misses say.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<TraceForm<'a>>,
 }
@@ -151,10 +151,10 @@ struct ThreadUse {
 struct PatternForm {
     /// Which pattern.
     kind: PatternKind,
-    /// Samples that it was found from; in a full recording, accesses.
+    /// Samples that it was found from; in a trace, accesses.
     samples: u64,
     /// Share of resamples of the recording that place the object the same by their own pattern, 0 to 1; null for objects
-    /// below 1 % of the cost, stacks, thread-local storage, and in full recordings.
+    /// below 1 % of the cost, stacks, thread-local storage, and in traces.
     confidence: Option<f64>,
     /// Bytes of a thread's block.
     block_bytes: Option<u64>,

@@ -43,7 +43,9 @@ pub use job::{JobBy, JobContent, JobReportOutput, job_json, job_text};
 pub use json::{ReportOutput, json};
 pub use name::pattern_words;
 pub use printable::{printable, shorten, width};
-pub use profile::{ProfileError, ProfileFormat, Written, write_labelled_table, write_profile};
+pub use profile::{
+    ProfileCounts, ProfileError, ProfileFormat, write_labelled_table, write_profile,
+};
 pub use runs::{Condition, Run, RunComparison, RunsError, runs_text};
 pub use simulation::{
     MovementsOutput, ObjectPages, Simulation, SimulationOutput, ThreadsElsewhere, simulation_json,
@@ -66,9 +68,9 @@ pub struct Content<'a> {
     pub notes: &'a [String],
     /// Memory nodes of the machine it was made on.
     pub nodes: usize,
-    /// Of a full recording, what all misses say.
+    /// Of a trace, what all misses say.
     pub trace: Option<&'a TraceStatistics>,
-    /// How the recording sampled; none of a full recording, whose patterns are certain.
+    /// How the recording sampled; none of a trace, whose patterns are certain.
     pub sampling: Option<Sampling>,
 }
 
@@ -95,7 +97,7 @@ impl Content<'_> {
         };
         let found = self.attribution.pattern_confidence();
         let known: Vec<Confidence> = found.iter().flatten().copied().collect();
-        let remedy = sampling.remedy(&known, "be sure of their patterns");
+        let remedy = sampling.remedy(&known, "pattern");
         (found, remedy)
     }
 }

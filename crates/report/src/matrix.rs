@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use nearpage_attribution::{Cell, ObjectGroup};
-use nearpage_machine::several;
 use nearpage_recording::Tables;
 
 use crate::emphasis::{HEADING, painted};
 use crate::printable::{shorten, width};
 use crate::text::{Count, TextOptions};
-use nearpage_amount::{bytes, count};
+use nearpage_amount::{bytes, count, counted};
 
 /// What stands where a thread accessed nothing.
 const NOTHING: &str = "·";
@@ -46,7 +45,7 @@ pub(crate) fn matrix(
     };
     let each = match together {
         1 => "page".to_owned(),
-        _ => several(together, "page"),
+        _ => counted(together, "page"),
     };
     let size = bytes(affinity.page_bytes);
     let head = format!(": {what} by {each} of {size} and thread");

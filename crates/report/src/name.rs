@@ -1,10 +1,9 @@
 //! What instructions and patterns are called.
 
 use nearpage_attribution::{Pattern, counted_as};
-use nearpage_machine::several;
 use nearpage_recording::{Frame, ModuleId, Thread};
 
-use nearpage_amount::bytes;
+use nearpage_amount::{bytes, counted};
 
 use crate::{Locate, printable::printable};
 
@@ -113,7 +112,7 @@ pub(crate) fn created(threads: &[Thread]) -> Vec<u32> {
 /// So many threads of those there were, and how many were created for them where it was more.
 pub(crate) fn threads_at_work(working: usize, created: &[u32]) -> String {
     let count = created.iter().filter(|&&count| count > 0).count();
-    let threads = format!("{working} of {}", several(count as u64, "thread"));
+    let threads = format!("{working} of {}", counted(count as u64, "thread"));
     match created.len() > count {
         true => format!("{threads} (created {} times)", created.len()),
         false => threads,

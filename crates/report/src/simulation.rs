@@ -5,7 +5,6 @@ mod output;
 
 use std::fmt::Write;
 
-use nearpage_machine::several;
 use nearpage_simulator::{Outcome, Split};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,7 +13,7 @@ use crate::emphasis::{BAD, alarm, painted};
 use crate::printable::{printable, shorten, width};
 use crate::table::{Column, lines, wrap};
 use anstyle::Style;
-use nearpage_amount::{count, percent, time};
+use nearpage_amount::{count, counted, percent, time};
 
 pub use self::course::{MovementsOutput, ObjectPages};
 pub use self::output::{SimulationOutput, simulation_json};
@@ -82,7 +81,7 @@ pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize, colour: 
     let threads = first.map_or(0, |outcome| outcome.threads.len());
     let head = [
         format!("{} on {}", simulation.recorded(), printable(machine)),
-        several(threads as u64, "thread"),
+        counted(threads as u64, "thread"),
         format!(
             "{} misses",
             count(first.map_or(0.0, |outcome| outcome.misses as f64))

@@ -4,9 +4,9 @@
 
 use std::fmt::Write;
 
-use nearpage_amount::{bytes, count, percent, time};
+use nearpage_amount::{bytes, count, counted, percent, time};
 use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals, place};
-use nearpage_machine::{CpuId, several};
+use nearpage_machine::CpuId;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -144,18 +144,18 @@ pub fn asks_nothing(note: &str) -> bool {
 /// How many accesses there are, and of how many samples, where a sample stands for more or less than one.
 fn accesses(weight: f64, samples: u64) -> String {
     let accesses = weight.round_ties_even() as u64;
-    let counted = several(accesses, "access");
+    let in_words = counted(accesses, "access");
     match samples {
-        0 => counted,
-        _ if samples == accesses => counted,
-        _ => format!("{counted} ({} by weight)", several(samples, "sample")),
+        0 => in_words,
+        _ if samples == accesses => in_words,
+        _ => format!("{in_words} ({} by weight)", counted(samples, "sample")),
     }
 }
 
-/// The costliest object, or the one that is named, with a line for each thread and a block for each part of its pages.
+/// Draws the costliest object, or the named one: a line for each thread, a block for each part of its pages.
 ///
 /// # Errors
-/// A name that no object has, or that several contain; a recording without accesses to objects.
+/// A name that no object or several objects have; a recording without accesses to objects.
 pub fn heatmap(content: &Content, options: &TextOptions, object: &str) -> Result<String, String> {
     let Content {
         attribution,
@@ -220,7 +220,7 @@ struct Page<'a> {
 
 /// Loads and stores of a row, as far as they are shown.
 #[derive(Clone, Copy, Default)]
-struct Shown {
+struct RowTotals {
     loads: f64,
     stores: f64,
     remote: f64,
@@ -228,7 +228,7 @@ struct Shown {
     cost_ns: f64,
 }
 
-impl Shown {
+impl RowTotals {
     fn accesses(&self) -> f64 {
         self.loads + self.stores
     }
@@ -253,7 +253,7 @@ impl Shown {
 }
 
 impl Page<'_> {
-    fn shown(&self, loads: &OperationTotals, stores: &OperationTotals) -> Shown {
+    fn shown(&self, loads: &OperationTotals, stores: &OperationTotals) -> RowTotals {
         let none = OperationTotals::default();
         let loads = if self.options.count == Count::Stores {
             &none
@@ -265,7 +265,7 @@ impl Page<'_> {
         } else {
             stores
         };
-        Shown {
+        RowTotals {
             loads: loads.count,
             stores: stores.count,
             remote: loads.remote + stores.remote,
@@ -296,9 +296,9 @@ impl Page<'_> {
             accesses(totals.accesses, counts.accesses),
             threads_at_work(working, &created(&tables.threads)),
             format!("source {}", source.as_str()),
-            format!("{} lost", several(counts.lost, "sample")),
-            format!("{} undecoded", counts.undecoded),
-            format!("{} computation", counts.compute),
+            format!("{} lost", counted(counts.lost, "sample")),
+            format!("{} undecoded", count(counts.undecoded as f64)),
+            format!("{} computation", count(counts.compute as f64)),
         ];
         let kinds = [
             ("heap", totals.heap),
@@ -332,7 +332,7 @@ impl Page<'_> {
     }
 
     /// Positions of the rows to show, in order, and what the others come to.
-    fn order(&self, rows: &[Shown]) -> (Vec<usize>, String) {
+    fn order(&self, rows: &[RowTotals]) -> (Vec<usize>, String) {
         let mut order: Vec<usize> = (0..rows.len())
             .filter(|&row| rows[row].accesses() > 0.0)
             .collect();
@@ -361,10 +361,10 @@ impl Page<'_> {
     }
 
     /// The columns that all kinds of rows have.
-    fn columns(&self, all: &[Shown], rows: &[Shown]) -> Vec<Column> {
+    fn columns(&self, all: &[RowTotals], rows: &[RowTotals]) -> Vec<Column> {
         let cost: f64 = all.iter().map(|row| row.cost_ns).sum();
-        let cells = |cell: &dyn Fn(&Shown) -> String| rows.iter().map(cell).collect::<Vec<_>>();
-        let share = |row: &Shown| percent(if cost > 0.0 { row.cost_ns / cost } else { 0.0 });
+        let cells = |cell: &dyn Fn(&RowTotals) -> String| rows.iter().map(cell).collect::<Vec<_>>();
+        let share = |row: &RowTotals| percent(if cost > 0.0 { row.cost_ns / cost } else { 0.0 });
         let mut columns = vec![
             Column {
                 title: "cost",
@@ -392,7 +392,7 @@ impl Page<'_> {
             });
         }
         if self.content.nodes > 1 {
-            let remote = |row: &Shown| match row.node_known > 0.0 {
+            let remote = |row: &RowTotals| match row.node_known > 0.0 {
                 true => {
                     let share = row.remote / row.node_known;
                     painted(&percent(share), alarm(share), self.options.colour)
@@ -419,7 +419,7 @@ impl Page<'_> {
             tables,
             ..
         } = self.content;
-        let all: Vec<Shown> = attribution
+        let all: Vec<RowTotals> = attribution
             .objects
             .iter()
             .map(|group| self.shown(&group.loads, &group.stores))
@@ -429,7 +429,7 @@ impl Page<'_> {
             order.iter().map(|&row| &attribution.objects[row]).collect();
         let confidences: Vec<Option<Confidence>> =
             order.iter().map(|&row| confidences[row]).collect();
-        let rows: Vec<Shown> = order.iter().map(|&row| all[row]).collect();
+        let rows: Vec<RowTotals> = order.iter().map(|&row| all[row]).collect();
         let mut columns = self.columns(&all, &rows);
         let size = groups.iter().map(|group| bytes(group.size_bytes)).collect();
         let threads = groups
@@ -465,9 +465,11 @@ impl Page<'_> {
             let pattern = pattern_words(&group.pattern, &attribution.teams, &tables.threads);
             let mut parts: Vec<String> = pattern.split(", ").map(str::to_owned).collect();
             if let Some(unsure) = confidence.filter(|one| !one.is_sure()) {
-                parts.push(format!("not sure ({})", several(unsure.samples, "sample")));
+                parts.push(format!("not sure ({})", counted(unsure.samples, "sample")));
             }
-            if let Some(hot) = group.hot.first() {
+            // Imported samples may have no instruction.
+            let hot = group.hot.first();
+            if let Some(hot) = hot.filter(|hot| hot.module.is_some() || hot.offset > 0) {
                 let frame = hot_frame(hot.module, hot.offset, locate);
                 parts.push(format!("most in {}", printable(&place(tables, &frame))));
             }
@@ -486,17 +488,17 @@ impl Page<'_> {
     fn call_sites(&self, out: &mut String) {
         let groups = &self.content.attribution.objects;
         let shown = |group: &ObjectGroup| self.shown(&group.loads, &group.stores);
-        let all: Vec<Shown> = groups.iter().map(shown).collect();
+        let all: Vec<RowTotals> = groups.iter().map(shown).collect();
         let positions: Vec<usize> = (0..groups.len())
             .filter(|&at| all[at].accesses() > 0.0)
             .collect();
         let key = |at: usize| all[at].key(self.options.sort);
         let branches = crate::tree::tree(self.content.tables, groups, &positions, &key);
-        let rows: Vec<Shown> = branches
+        let rows: Vec<RowTotals> = branches
             .iter()
             .map(|branch| {
                 let of_branch = branch.objects.iter().map(|&at| all[at]);
-                of_branch.fold(Shown::default(), Shown::plus)
+                of_branch.fold(RowTotals::default(), RowTotals::plus)
             })
             .collect();
         let hidden = branches.len().saturating_sub(self.options.top);
@@ -514,7 +516,7 @@ impl Page<'_> {
             let _ = writeln!(out, "{line}");
         }
         if hidden > 0 {
-            let _ = writeln!(out, "… and {} more", several(hidden as u64, "line"));
+            let _ = writeln!(out, "… and {} more", counted(hidden as u64, "line"));
         }
     }
 
@@ -526,7 +528,7 @@ impl Page<'_> {
             ..
         } = self.content;
         let shown = |group: &ObjectGroup| self.shown(&group.loads, &group.stores);
-        let all: Vec<Shown> = attribution.objects.iter().map(shown).collect();
+        let all: Vec<RowTotals> = attribution.objects.iter().map(shown).collect();
         let (mut order, _) = self.order(&all);
         let more = order.split_off(MATRICES_MAX.min(order.len()));
         let names = Names::new(tables, &attribution.objects);
@@ -539,7 +541,7 @@ impl Page<'_> {
             }
         }
         if !more.is_empty() {
-            let more = several(more.len() as u64, "object");
+            let more = counted(more.len() as u64, "object");
             let _ = writeln!(
                 out,
                 "… and {more} more: --json --by page has all pages of all objects"
@@ -553,13 +555,13 @@ impl Page<'_> {
             tables,
             ..
         } = self.content;
-        let all: Vec<Shown> = attribution
+        let all: Vec<RowTotals> = attribution
             .threads
             .iter()
             .map(|totals| self.shown(&totals.loads, &totals.stores))
             .collect();
         let (order, rest) = self.order(&all);
-        let rows: Vec<Shown> = order.iter().map(|&row| all[row]).collect();
+        let rows: Vec<RowTotals> = order.iter().map(|&row| all[row]).collect();
         let mut columns = self.columns(&all, &rows);
         let thread = |row: usize| tables.threads.get(row);
         let created = created(&tables.threads);
@@ -604,7 +606,7 @@ impl Page<'_> {
             ..
         } = self.content;
         // By object and page: what all threads did, the thread that did most, how many threads.
-        let mut pages: Vec<(usize, u32, Shown)> = Vec::new();
+        let mut pages: Vec<(usize, u32, RowTotals)> = Vec::new();
         let mut users: Vec<FxHashMap<u32, f64>> = Vec::new();
         for (number, group) in attribution.objects.iter().enumerate() {
             let mut cells: Vec<_> = group
@@ -619,7 +621,7 @@ impl Page<'_> {
                     .last()
                     .is_none_or(|&(object, page, _)| (object, page) != (number, cell.page))
                 {
-                    pages.push((number, cell.page, Shown::default()));
+                    pages.push((number, cell.page, RowTotals::default()));
                     users.push(FxHashMap::default());
                 }
                 let (Some((.., shown)), Some(users)) = (pages.last_mut(), users.last_mut()) else {
@@ -648,9 +650,9 @@ impl Page<'_> {
                 *users.entry(cell.thread.0).or_default() += loads + stores;
             }
         }
-        let all: Vec<Shown> = pages.iter().map(|&(.., shown)| shown).collect();
+        let all: Vec<RowTotals> = pages.iter().map(|&(.., shown)| shown).collect();
         let (order, rest) = self.order(&all);
-        let rows: Vec<Shown> = order.iter().map(|&row| all[row]).collect();
+        let rows: Vec<RowTotals> = order.iter().map(|&row| all[row]).collect();
         let mut columns = self.columns(&all, &rows);
         columns.retain(|column| column.title != "remote");
         let group = |row: usize| &attribution.objects[pages[row].0];

@@ -1,4 +1,4 @@
-//! Read chains, hot pages and read-mostly shares of a full recording.
+//! Read chains, hot pages and read-mostly shares of a trace.
 
 use nearpage_recording::trace::{
     ModeMisses, READ_MOSTLY_WRITES_MAX, SystemStatistics, TraceStatistics,
@@ -116,7 +116,7 @@ fn system_lines(system: &SystemStatistics) -> Vec<Vec<String>> {
     parts
 }
 
-/// What all misses of a full recording say; of a program that marked a stable phase, those of that phase. Shares are
+/// What all misses of a trace say; of a program that marked a stable phase, those of that phase. Shares are
 /// from 0 to 1.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct TraceForm<'a> {
@@ -192,7 +192,7 @@ struct System {
     /// Misses of programs.
     user: Mode,
     /// Misses of the kernel by region of its memory.
-    segments: Vec<OfSegment>,
+    segments: Vec<SegmentRow>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -212,7 +212,7 @@ struct Mode {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct OfSegment {
+struct SegmentRow {
     /// The region.
     segment: &'static str,
     /// Loads that missed all caches.
@@ -248,7 +248,7 @@ impl From<&ModeMisses> for Mode {
 
 impl From<&SystemStatistics> for System {
     fn from(system: &SystemStatistics) -> Self {
-        let segments = system.segments.iter().map(|own| OfSegment {
+        let segments = system.segments.iter().map(|own| SegmentRow {
             segment: own.segment.name(),
             reads: own.reads,
             writes: own.writes,

@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 use nearpage_attribution::{JobObject, ObjectNames, ObjectUse, RankProfile};
 use nearpage_machine::{Machine, NodeId, preset};
 use nearpage_recording::{Binding, Job, Launched, Launcher, Metadata, RankRecording, Source};
-use nearpage_report::{JobBy, JobContent, job_json, job_text};
+use nearpage_report::{JobBy, JobContent, TextOptions, job_json, job_text};
 
 const RANKS: u32 = 64;
 const FAR: [u32; 2] = [3, 41];
@@ -87,10 +87,46 @@ fn with_job(look: impl FnOnce(&JobContent)) {
     look(&JobContent::new(&job, &profiles, &names, &machines));
 }
 
+fn in_words(content: &JobContent, by: JobBy) -> String {
+    job_text(content, by, &wide(false))
+}
+
+fn wide(colour: bool) -> TextOptions {
+    TextOptions {
+        width: 200,
+        top: 5,
+        colour,
+        ..TextOptions::default()
+    }
+}
+
+#[test]
+fn colour_marks_outliers_and_remote_shares_and_changes_no_column() {
+    with_job(|content| {
+        for by in [JobBy::Group, JobBy::Rank, JobBy::Host] {
+            let coloured = job_text(content, by, &wide(true));
+            let is_marked = |line: &str| line.contains("\u{1b}[33m") || line.contains("\u{1b}[31m");
+            assert!(coloured.lines().any(is_marked), "{coloured}");
+            let after_escapes = coloured.split("\u{1b}[").enumerate();
+            let plain: String = after_escapes
+                .map(|(number, part)| match number {
+                    0 => part,
+                    _ => {
+                        part.split_once('m')
+                            .expect("an escape sequence of colour")
+                            .1
+                    }
+                })
+                .collect();
+            assert_eq!(plain, in_words(content, by));
+        }
+    });
+}
+
 #[test]
 fn outliers_are_named_in_a_sentence() {
     with_job(|content| {
-        let text = job_text(content, JobBy::Group, 200, 5);
+        let text = in_words(content, JobBy::Group);
         for line in [
             "job 77: 64 ranks on 1 host, Slurm, 128k effective samples of accesses",
             "62 of 64 ranks (ranks 0-2, 4-40 and 42-63): 3.0 % remote, 20 % of the time lost",
@@ -105,7 +141,7 @@ fn outliers_are_named_in_a_sentence() {
 #[test]
 fn bindings_come_with_the_option_that_mends_them() {
     with_job(|content| {
-        let text = job_text(content, JobBy::Rank, 200, 5);
+        let text = in_words(content, JobBy::Rank);
         assert!(text.contains("ranks 0-63 on n1: share CPU "), "{text}");
         assert!(
             text.contains("try srun --cpus-per-task=THREADS --cpu-bind=cores"),
@@ -122,7 +158,7 @@ fn bindings_come_with_the_option_that_mends_them() {
 #[test]
 fn rows_of_hosts_add_their_ranks_up() {
     with_job(|content| {
-        let text = job_text(content, JobBy::Host, 200, 5);
+        let text = in_words(content, JobBy::Host);
         let row = ["64", "128k", "4.7", "%", "20", "%", "n1"];
         let is_row = |line: &str| line.split_whitespace().eq(row);
         assert!(text.lines().any(is_row), "{text}");

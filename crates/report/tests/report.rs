@@ -513,7 +513,7 @@ fn uncertain_patterns_are_marked_and_one_line_says_what_to_record() {
         let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("not sure (0 samples)"), "{report}");
         assert!(
-            words.contains("too few samples of 1 object to be sure"),
+            words.contains("1 object has too few samples to be sure"),
             "{report}"
         );
         assert!(
@@ -711,7 +711,7 @@ fn nothing_hostile_gets_through_and_colour_is_asked_for() {
     }
 }
 
-/// A full recording's statistics: everything in chains of 8 and more but a tenth.
+/// A trace's statistics: everything in chains of 8 and more but a tenth.
 fn statistics() -> TraceStatistics {
     let share = |length, share| ChainShare { length, share };
     TraceStatistics {

@@ -29,8 +29,8 @@ extern "C" fn pass_on(signal: libc::c_int) {
     }
 }
 
-/// Runs a command to its end; its status as a shell shows it. Signals from the terminal reach the
-/// command by themselves; SIGTERM and SIGHUP are passed on.
+/// Runs a command to its end, and returns its status as a shell shows it. The terminal's signals reach the command by
+/// themselves; SIGTERM and SIGHUP are passed on.
 ///
 /// # Errors
 /// There is no such command, or it cannot be run.
@@ -56,7 +56,7 @@ pub(crate) fn run_to_end(command: &[OsString], environment: Environment) -> Resu
     Ok(as_shell(status.context("can't wait for the command")?))
 }
 
-/// Runs a command in place of this process, as if nearpage had never been there.
+/// Replaces this process by a command (`exec`), as if nearpage had not been used.
 ///
 /// # Errors
 /// There is no such command, or it cannot be run.

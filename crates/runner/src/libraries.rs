@@ -38,7 +38,7 @@ impl PreloadLibrary {
     /// Finds the library. `NEARPAGE_PRELOAD_LIBRARY` overrides where to look.
     ///
     /// # Errors
-    /// The library is in none of these places; no link can be made to it.
+    /// The library was not found, or no link to it can be made.
     pub fn find() -> Result<Self, Error> {
         let candidates = candidates("NEARPAGE_PRELOAD_LIBRARY", LIBRARY)?;
         Self::at(first_existing(candidates, "the preload library")?)
@@ -100,7 +100,7 @@ impl TracerPlugin {
     /// Finds the plugin. `NEARPAGE_TRACER_PLUGIN` overrides where to look.
     ///
     /// # Errors
-    /// The plugin is in none of these places.
+    /// The plugin was not found.
     pub fn find() -> Result<Self, Error> {
         let candidates = candidates("NEARPAGE_TRACER_PLUGIN", PLUGIN)?;
         let path = first_existing(candidates, "the tracer")?;

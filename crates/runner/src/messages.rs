@@ -14,7 +14,7 @@ use crate::Environment;
 /// Makes the file in `folder`, which is given by its absolute path, and names it to the library in `environment`.
 ///
 /// # Errors
-/// A note: without the file the library has nobody to tell.
+/// A note for the user: without the file, messages of the library are lost.
 pub(crate) fn add_file(folder: &Path, environment: &mut Environment) -> Result<(), String> {
     let path = folder.join(Messages::FILE);
     make(&path).map_err(|error| {

@@ -214,7 +214,7 @@ impl OnlineMigration {
         &self.head
     }
 
-    /// Migrates pages until the target ends. `each` is shown what every interval came to.
+    /// Migrates pages until the target ends. `each` is called with the report of every interval.
     ///
     /// # Errors
     /// The sampler's, and a log that cannot be written. The targets go on in any case.

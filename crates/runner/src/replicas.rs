@@ -14,7 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use nearpage_machine::{NodeId, several};
+use nearpage_amount::counted;
+use nearpage_machine::NodeId;
 use nearpage_plan::ProgramImage;
 use nearpage_wire::replicas::{COUNTERS_AT, Entry, HEADER_BYTES, VARIABLE, device, header};
 use schemars::JsonSchema;
@@ -76,8 +77,8 @@ impl UsedReplicas {
     pub(crate) fn words(&self) -> String {
         format!(
             "{} ran from local copies: {}, {}",
-            several(self.processes, "process"),
-            several(self.mappings, "mapping"),
+            counted(self.processes, "process"),
+            counted(self.mappings, "mapping"),
             nearpage_amount::bytes(self.mapped_bytes)
         )
     }
@@ -143,8 +144,8 @@ impl Replicas {
         replicas.table = Some(table(&entries).context("no table of copies")?);
         replicas.notes.push(format!(
             "{} replicated on {}: {} in all",
-            several(files, "file"),
-            several(nodes.len() as u64, "node"),
+            counted(files, "file"),
+            counted(nodes.len() as u64, "node"),
             nearpage_amount::bytes(bytes)
         ));
         Ok(replicas)

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use nearpage_amount::counted;
 use nearpage_files::TemporaryFolder;
 use nearpage_live::{LivePolicy, RespectedPolicies, balancing};
-use nearpage_machine::{Machine, ThreadPlacement, several};
+use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{
     JobPlan, Mechanism, PartChoice, PlaceRule, Plan, PlanFile, ProgramImage, Rank, Store,
 };
@@ -107,7 +108,7 @@ impl RunOutcome {
     }
 }
 
-/// Runs a command to its end. `say` is told each line when it has to be said; all of them are in what is returned, too.
+/// Runs a command to its end. `say` gets each line for the user at once; the returned outcome has all of them, too.
 ///
 /// # Errors
 /// Plans, rules or files to replicate that cannot be used here; a command that cannot be run.
@@ -301,7 +302,7 @@ fn run_migrating(
     match OnlineMigration::start(&options, &|_| ()) {
         Ok(migration) => {
             let migrated = migration.finish(&mut |_| ())?;
-            let moved = several(migrated.moved_pages, "page");
+            let moved = counted(migrated.moved_pages, "page");
             say(&format!(
                 "online migration by auto, as the plan asks: {moved} moved"
             ));

@@ -40,12 +40,12 @@ pub(crate) struct AddressSpace {
     verdicts: FxHashMap<u64, Rc<Verdict>>,
     /// Those that were asked for last, by the lowest bits of the instruction pointer; empty before
     /// the first.
-    recent: Vec<Option<Recent>>,
+    recent: Vec<Option<CachedVerdict>>,
 }
 
 /// What samples at an instruction pointer mean.
 #[derive(Clone, Debug)]
-pub(crate) struct Recent {
+pub(crate) struct CachedVerdict {
     ip: u64,
     pub verdict: Rc<Verdict>,
     pub needs_thread_pointer: bool,
@@ -117,7 +117,13 @@ impl AddressSpace {
 
     /// What samples at `ip` of process `pid` mean.
     #[inline]
-    pub fn verdict(&mut self, pid: u32, ip: u64, compatible: bool, codes: &mut Codes) -> &Recent {
+    pub fn verdict(
+        &mut self,
+        pid: u32,
+        ip: u64,
+        compatible: bool,
+        codes: &mut Codes,
+    ) -> &CachedVerdict {
         let place = ip as usize % RECENT;
         if !matches!(self.recent.get(place), Some(Some(recent)) if recent.ip == ip) {
             self.look_up(pid, ip, compatible, codes);
@@ -139,7 +145,7 @@ impl AddressSpace {
             Rc::new(codes.judge(pid, ip, map, if compatible { 32 } else { 64 }))
         });
         self.recent.resize(RECENT, None);
-        self.recent[ip as usize % RECENT] = Some(Recent {
+        self.recent[ip as usize % RECENT] = Some(CachedVerdict {
             ip,
             needs_thread_pointer: verdict.needs_thread_pointer(),
             verdict: Rc::clone(verdict),

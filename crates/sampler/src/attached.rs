@@ -7,7 +7,7 @@ use nearpage_machine::CpuId;
 use nearpage_perf_abi::Sideband;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::coverage::{Candidate, Coverage, Room, Turns, coverage, ended};
+use crate::coverage::{Candidate, Coverage, EventLimits, ThreadRotation, coverage, ended};
 use crate::cpu_ring::CpuRing;
 use crate::discovery::{Discovery, Members};
 use crate::error::Error;
@@ -17,7 +17,7 @@ use crate::merge::Window;
 use crate::opening::Opening;
 use crate::perf_event::Scope;
 use crate::processes::{Mapping, Processes};
-use crate::record::{self, Body, Identifiers, Record};
+use crate::record::{self, Identifiers, Record, RecordBody};
 use crate::sampler::now_ns;
 use crate::source::open_files_limit;
 
@@ -30,7 +30,7 @@ pub(crate) struct Attached {
     pub coverage: Coverage,
     /// Threads that have events, with those that inherited them.
     observed: FxHashSet<u32>,
-    turns: Option<(Turns, FxHashMap<u32, u64>)>,
+    turns: Option<(ThreadRotation, FxHashMap<u32, u64>)>,
     next_look_ns: u64,
     /// What processes had mapped when they were looked at, until all records up to then are in.
     looked: Vec<(u64, u32, Vec<Mapping>)>,
@@ -83,7 +83,7 @@ impl Attached {
             }
             Coverage::Turns { at_once, .. } => {
                 attached.opening.without_children();
-                attached.turns = Some((Turns::new(at_once), FxHashMap::default()));
+                attached.turns = Some((ThreadRotation::new(at_once), FxHashMap::default()));
                 attached.take_turns(&members, rings)?;
             }
             Coverage::Machine { .. } | Coverage::All | Coverage::Cgroup => {
@@ -416,7 +416,7 @@ fn coverage_of(
         FoundTarget::Processes(_) | FoundTarget::Cgroup(..) => {}
     }
     let threads = members.iter().map(|pid| processes.threads(*pid).len());
-    let room = Room {
+    let room = EventLimits {
         files: open_files_limit().saturating_sub(OTHER_FILES + cpus.len() as u64),
         files_per_thread: opening.files(cpus),
         machine_wide: opening.machine_wide(cpus[0]).is_ok(),
@@ -442,7 +442,7 @@ fn births(window: &mut Window, rings: &mut [CpuRing]) -> FxHashMap<u32, (u64, u3
     window.each(|bytes| {
         if let Ok(Record {
             origin,
-            body: Body::Sideband(Sideband::Fork { tid, .. }),
+            body: RecordBody::Sideband(Sideband::Fork { tid, .. }),
         }) = record::parse(bytes, &none)
         {
             births.insert(tid, (origin.time_ns, origin.tid));

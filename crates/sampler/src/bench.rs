@@ -8,7 +8,7 @@ use nearpage_perf_abi::{Map, Sideband, header};
 use crate::architecture::GENERAL_REGISTERS;
 use crate::calibrate::Side;
 use crate::follower::{Follower, Sink};
-use crate::merge::{Unread, Window};
+use crate::merge::{UnreadRecords, Window};
 use crate::record::{Identifiers, Origin};
 use crate::sampler::ACCESSES_AT_ONCE;
 
@@ -64,8 +64,10 @@ impl Following {
     /// The sink's.
     pub fn round(&mut self, rings: &[&[u8]], sink: &mut dyn Sink) -> io::Result<usize> {
         let Self { window, follower } = self;
-        let mut unread: Vec<Unread<'_>> =
-            rings.iter().map(|ring| Unread::new([ring, &[]])).collect();
+        let mut unread: Vec<UnreadRecords<'_>> = rings
+            .iter()
+            .map(|ring| UnreadRecords::new([ring, &[]]))
+            .collect();
         follower.follow_all(window, u64::MAX, ACCESSES_AT_ONCE, &mut unread, sink)?;
         follower.hand_over(sink)?;
         Ok(unread.iter().map(|ring| ring.passed).sum())

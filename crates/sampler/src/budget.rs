@@ -1,26 +1,23 @@
 //! The sample budget: at which rate to sample, so that a short run has enough samples and a long one
 //! pays a small share of its time.
 //!
-//! Sampling may take [`FIXED_NS`] of processor time, or [`SHARE`] of what the program uses, whichever
-//! is more. A person notices neither. The first limit is the larger one up to [`EVEN_NS`] of program
-//! time (16 s), and is spent so:
+//! Sampling may take [`FIXED_NS`] of processor time, or [`SHARE`] of the program's time, whichever is more. A person notices
+//! neither. Up to [`EVEN_NS`] of program time (16 s), the fixed budget is larger, and is spent as follows:
 //!
-//! - A *phase* gets part of what is left. Samples come at one rate for half a second of it; what it
-//!   has not spent by then is halved with each doubling of the phase's length. A phase begins where
-//!   the program begins, where it marks its stable part, and where half as many threads again are
-//!   busy as when the phase before began. While a single thread runs, which mostly initialises what
-//!   others use later, its phase gets half at most.
-//! - The rate never falls below what tells in a fifth of the phase's length so far whether more
-//!   threads are busy now.
-//! - What no phase has a claim to is spread evenly over the time up to `EVEN_NS`.
-//! - [`FLOOR_SHARE`] of the program's time is kept for samples that go on whatever has been spent: on a busy machine
-//!   everything takes longer than planned, and a last part of a run with a handful of samples, each of which stands for
-//!   thousands, hides what all others say.
+//! - Each *phase* gets a part of the remaining budget. For half a second its samples come at one rate; with each doubling of
+//!   the phase's length, half of its unspent part is spent. A phase begins with the program, at a mark of the
+//!   program's stable part, and when 1.5 times as many threads are busy as when the last phase began. A phase with a single
+//!   thread gets at most half, as a single thread mostly initialises what others use later.
+//! - The rate stays high enough to notice newly busy threads within a fifth of the phase's length so far.
+//! - Budget that no phase claims is spread evenly over the time up to `EVEN_NS`.
+//! - [`FLOOR_SHARE`] of the program's time is always spent on samples. On a busy machine everything takes longer than
+//!   planned. Without this floor, the end of a run would have a handful of samples, each of which stands for thousands
+//!   and outweighs all others.
 //!
-//! From then on samples come at the steady rate, and a new phase gets what the steady rate has left
-//! of the share.
+//! After `EVEN_NS` samples come at the steady rate, and a new phase gets the part of the share that the steady rate has not
+//! spent.
 //!
-//! It reads no clock: [`Progress`] is all it knows.
+//! The budget reads no clock: [`Progress`] has all of its inputs.
 
 use crate::calibrate::DEFAULT_COST_SHARE;
 

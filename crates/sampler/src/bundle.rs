@@ -19,7 +19,7 @@ use crate::calibrate::Side;
 use crate::instruction::{Code, Decode};
 use crate::judge::Judge;
 use crate::pmu::{Form, MemoryEvent, Observation, spe};
-use crate::record::{self, Body, Identifiers, Sample};
+use crate::record::{self, Identifiers, RecordBody, Sample};
 use crate::source::{Facts, RequestedSource, choose};
 use crate::verdict::{REGISTERS, Registers, Verdict};
 use crate::{aarch64, x86_64};
@@ -45,7 +45,7 @@ const RECORD_BYTES_MAX: usize = 1 << 20;
 /// How the samples of a source are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Written {
+enum SampleLayout {
     Clock,
     PreciseLoads,
     PreciseStores,
@@ -54,7 +54,7 @@ enum Written {
     Spe,
 }
 
-impl Written {
+impl SampleLayout {
     fn of(event: &MemoryEvent) -> Self {
         match event.form {
             _ if event.packets => Self::Spe,
@@ -80,7 +80,7 @@ impl Written {
 struct SourceRecords {
     /// `clock`, or the event as perf would write it.
     name: String,
-    written: Written,
+    written: SampleLayout,
     /// Why there are no records; empty where there are some.
     missing: String,
     /// The records, one after the other, in hexadecimal.
@@ -192,7 +192,7 @@ pub fn replay(bundle: &PerfBundle) -> Result<ReplayedBundle, String> {
             )
         })?;
         let decoded = match bundle.architecture.as_str() {
-            _ if source.written == Written::Spe => decoded_packets(&records),
+            _ if source.written == SampleLayout::Spe => decoded_packets(&records),
             "aarch64" => decoded::<aarch64::Decoder>(&code, side, source.written, &records),
             _ => decoded::<x86_64::Decoder>(&code, side, source.written, &records),
         };
@@ -214,7 +214,7 @@ pub fn replay(bundle: &PerfBundle) -> Result<ReplayedBundle, String> {
 fn decoded<D: Decode + Default>(
     code: &[u8],
     side: Side,
-    written: Written,
+    written: SampleLayout,
     records: &[u8],
 ) -> DecodedSource {
     let identifiers = Identifiers {
@@ -240,7 +240,7 @@ fn decoded<D: Decode + Default>(
         let (record, later) = rest.split_at(bytes);
         rest = later;
         match record::parse(record, &identifiers).map(|record| record.body) {
-            Ok(Body::Sample(sample)) => {
+            Ok(RecordBody::Sample(sample)) => {
                 let at = sample.ip.wrapping_sub(CODE);
                 let verdict = match at < code.bytes.len() as u64 {
                     true => judge.judge(code, &flow, at as usize, side),
@@ -258,7 +258,7 @@ fn decoded<D: Decode + Default>(
                     Verdict::Undecoded(_) => found.undecoded += 1,
                 }
             }
-            Ok(Body::Memory(sample)) => match sample.observation {
+            Ok(RecordBody::Memory(sample)) => match sample.observation {
                 Observation::Access {
                     address,
                     latency_cycles,
@@ -354,7 +354,7 @@ mod tests {
         bundle.architecture = "aarch64".to_owned();
         bundle.sources = vec![SourceRecords {
             name: "arm_spe_0".to_owned(),
-            written: Written::Spe,
+            written: SampleLayout::Spe,
             missing: String::new(),
             records: hexadecimal(&records),
         }];

@@ -14,7 +14,7 @@ use nearpage_recording::Source;
 use crate::architecture::{REGISTER_MASK, chase};
 use crate::error::{Error, Refusal, UnknownSide};
 use crate::perf_event::{PerfEvent, Scope, software_attributes};
-use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
+use crate::record::{self, CLOCK_SAMPLE, Identifiers, Record, RecordBody, Sample};
 use crate::ring::Ring;
 use crate::sample_cost::{Interruption, Interruptions, TIME_MAX, cost_ns, gap_ns};
 use crate::signal::own::{OwnTimer, Ticks};
@@ -380,7 +380,7 @@ impl Clock {
         records.filter_map(
             |bytes| match record::parse(bytes, &Identifiers::default()) {
                 Ok(Record {
-                    body: Body::Sample(sample),
+                    body: RecordBody::Sample(sample),
                     ..
                 }) => Some(sample),
                 _ => None,

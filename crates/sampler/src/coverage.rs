@@ -51,7 +51,7 @@ impl fmt::Display for Coverage {
 
 /// What there is room for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct EventLimits {
     /// Files that may be opened.
     pub files: u64,
     /// Files that each thread takes.
@@ -64,7 +64,7 @@ pub(crate) struct Room {
 const EVENTS_MAX: u64 = 32_768;
 
 /// How `threads` are covered; `None` where not even one can be.
-pub(crate) fn coverage(threads: usize, room: &Room) -> Option<Coverage> {
+pub(crate) fn coverage(threads: usize, room: &EventLimits) -> Option<Coverage> {
     let files = room.files.min(EVENTS_MAX);
     let at_once =
         usize::try_from(files / room.files_per_thread.max(1) as u64).unwrap_or(usize::MAX);
@@ -84,7 +84,7 @@ pub(crate) fn coverage(threads: usize, room: &Room) -> Option<Coverage> {
 
 /// Who is observed next, where not all threads can be.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct ThreadRotation {
     at_once: usize,
     /// The thread after which the next turn of the others begins.
     last: u32,
@@ -97,15 +97,14 @@ pub(crate) struct Candidate {
     pub busy_ns: u64,
 }
 
-impl Turns {
+impl ThreadRotation {
     pub fn new(at_once: usize) -> Self {
         Self { at_once, last: 0 }
     }
 
-    /// Threads to observe until the next call, each with the weight of its samples: 1 for the
-    /// busiest, three quarters of those that there is room for. The others take turns in the last
-    /// quarter, and each sample of one that is chosen in one of n turns stands for n: so that every
-    /// thread's expected total is its true one.
+    /// Threads to observe until the next call, each with the weight of its samples. The busiest threads take three quarters of
+    /// the room, with weight 1. The others take turns in the last quarter: a sample of a thread that is observed in one of n
+    /// turns stands for n samples. So the expected total of every thread is its true total.
     pub fn next(&mut self, threads: &[Candidate]) -> Vec<(u32, f32)> {
         if threads.len() <= self.at_once {
             return threads.iter().map(|thread| (thread.tid, 1.0)).collect();
@@ -149,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_fits_decides() {
-        let room = |files, machine_wide| Room {
+        let room = |files, machine_wide| EventLimits {
             files,
             files_per_thread: 128,
             machine_wide,
@@ -210,7 +209,7 @@ mod tests {
                 busy_ns: busy_ns(tid),
             })
             .collect();
-        let mut turns = Turns::new(16);
+        let mut turns = ThreadRotation::new(16);
         let mut seen = vec![0.0; 101];
         // 88 others, 4 at a time: all have had theirs after 22 rounds.
         for _ in 0..22 {
@@ -234,7 +233,7 @@ mod tests {
                 .enumerate()
                 .map(|(tid, busy_ns)| Candidate { tid: tid as u32 + 1, busy_ns: *busy_ns })
                 .collect();
-            let mut turns = Turns::new(at_once);
+            let mut turns = ThreadRotation::new(at_once);
             for _ in 0..rounds {
                 let chosen = turns.next(&threads);
                 let tids: FxHashSet<u32> = chosen.iter().map(|(tid, _)| *tid).collect();

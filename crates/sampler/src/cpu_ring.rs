@@ -3,7 +3,7 @@
 use nearpage_machine::CpuId;
 use rustc_hash::FxHashMap;
 
-use crate::merge::Unread;
+use crate::merge::UnreadRecords;
 use crate::perf_event::PerfEvent;
 use crate::pmu::spe;
 use crate::ring::Ring;
@@ -126,9 +126,9 @@ impl CpuRing {
     }
 
     /// New records, for as long as they are read; none of a ring that is to be drained.
-    pub fn unread(&self) -> Unread<'_> {
+    pub fn unread(&self) -> UnreadRecords<'_> {
         match self.has_packets() {
-            true => Unread::new([&[], &[]]),
+            true => UnreadRecords::new([&[], &[]]),
             false => self.ring.unread(),
         }
     }

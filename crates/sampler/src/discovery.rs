@@ -23,7 +23,7 @@ pub(crate) enum Members {
 
 /// What is known of a process.
 #[derive(Clone, Debug)]
-enum Known {
+enum KnownProcess {
     /// It is not meant: another one, or a thread of the kernel.
     Other,
     Member(Mappings),
@@ -42,7 +42,7 @@ pub(crate) struct Discovery {
     processes: Processes,
     members: Members,
     own_pid: u32,
-    known: FxHashMap<u32, Known>,
+    known: FxHashMap<u32, KnownProcess>,
     /// By device and inode.
     build_ids: FxHashMap<(u64, u64), Vec<u8>>,
     /// Processes of which samples came since they were last looked at.
@@ -71,7 +71,7 @@ impl Discovery {
             return false;
         }
         match &self.members {
-            Members::All => !matches!(self.known.get(&pid), Some(Known::Other)),
+            Members::All => !matches!(self.known.get(&pid), Some(KnownProcess::Other)),
             Members::Processes(members) => members.contains(&pid),
         }
     }
@@ -91,10 +91,11 @@ impl Discovery {
             return Vec::new();
         }
         if self.processes.stat(pid).is_ok_and(|stat| stat.kernel) {
-            self.known.insert(pid, Known::Other);
+            self.known.insert(pid, KnownProcess::Other);
             return Vec::new();
         }
-        self.known.insert(pid, Known::Member(Mappings::default()));
+        self.known
+            .insert(pid, KnownProcess::Member(Mappings::default()));
         let threads = self.threads(pid);
         match self.processes.mappings(pid) {
             Ok(all) => self.now(pid, &all, mapped, |_| ()),
@@ -127,7 +128,7 @@ impl Discovery {
         mut mapped: impl FnMut(Mapping, &[u8]),
         mut unmapped: impl FnMut(std::ops::Range<u64>),
     ) {
-        let Some(Known::Member(mappings)) = self.known.get_mut(&pid) else {
+        let Some(KnownProcess::Member(mappings)) = self.known.get_mut(&pid) else {
             return;
         };
         let (processes, build_ids) = (&self.processes, &mut self.build_ids);
@@ -142,7 +143,7 @@ impl Discovery {
 
     /// The kernel's record of a mapping: the parts that are new.
     pub fn map(&mut self, pid: u32, mapping: &Mapping, mut mapped: impl FnMut(Mapping)) {
-        if let Some(Known::Member(mappings)) = self.known.get_mut(&pid) {
+        if let Some(KnownProcess::Member(mappings)) = self.known.get_mut(&pid) {
             mappings.map(mapping, |change| {
                 if let Change::Mapped(part) = change {
                     mapped(part);
@@ -159,9 +160,9 @@ impl Discovery {
             members.insert(pid);
         }
         match self.known.get(&parent_pid) {
-            Some(Known::Member(mappings)) => {
+            Some(KnownProcess::Member(mappings)) => {
                 let mappings = mappings.clone();
-                self.known.insert(pid, Known::Member(mappings));
+                self.known.insert(pid, KnownProcess::Member(mappings));
                 true
             }
             _ => false,
@@ -170,7 +171,8 @@ impl Discovery {
 
     /// A process began another program.
     pub fn exec(&mut self, pid: u32) {
-        self.known.insert(pid, Known::Member(Mappings::default()));
+        self.known
+            .insert(pid, KnownProcess::Member(Mappings::default()));
     }
 
     /// A process ended; its number may be used again.
@@ -185,7 +187,7 @@ impl Discovery {
     /// Members of which records came since the last call.
     pub fn take_seen(&mut self) -> Vec<u32> {
         let mut seen: Vec<u32> = self.seen.drain().collect();
-        seen.retain(|pid| matches!(self.known.get(pid), Some(Known::Member(_))));
+        seen.retain(|pid| matches!(self.known.get(pid), Some(KnownProcess::Member(_))));
         seen.sort_unstable();
         seen
     }

@@ -1,6 +1,6 @@
 //! Where instructions of a stretch of code begin, and which of them can come just before another.
 
-use crate::instruction::{Code, Decode, Fusion, Next};
+use crate::instruction::{Code, Decode, Fusion, Successor};
 
 /// Control flow of a stretch of code; positions are offsets into it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Flow {
     pub fn above(&self, decoder: &mut impl Decode, code: Code<'_>, index: usize) -> Option<usize> {
         let above = index.checked_sub(1)?;
         let instruction = decoder.instruction(code, self.start(above));
-        let falls_through = matches!(instruction.next, Next::Below | Next::Either(_));
+        let falls_through = matches!(instruction.next, Successor::Below | Successor::Either(_));
         (falls_through && self.start(above) + instruction.length == self.start(index))
             .then_some(above)
     }

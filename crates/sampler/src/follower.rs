@@ -13,10 +13,10 @@ use crate::calibrate::Side;
 use crate::discovery::Discovery;
 use crate::filter::Filter;
 use crate::lookaside::Lookaside;
-use crate::merge::{Unread, Window};
+use crate::merge::{UnreadRecords, Window};
 use crate::pmu::{Frequencies, PmuEvent};
 use crate::processes::Mapping;
-use crate::record::{self, Body, Identifiers, Record};
+use crate::record::{self, Identifiers, Record, RecordBody};
 use crate::thread_pointer::ThreadPointers;
 use crate::threads::Threads;
 use crate::verdict::Undecoded;
@@ -204,14 +204,14 @@ impl Follower {
             return;
         };
         match body {
-            Body::Memory(sample) => {
+            RecordBody::Memory(sample) => {
                 if let Some((sampled, thread)) = self.sampled(&origin) {
                     self.memory(origin, sample, sampled, thread);
                 }
             }
-            Body::Fault { address } => self.fault(origin, address),
-            Body::Sideband(sideband) => self.sideband(origin, sideband),
-            Body::Sample(_) | Body::Other => (),
+            RecordBody::Fault { address } => self.fault(origin, address),
+            RecordBody::Sideband(sideband) => self.sideband(origin, sideband),
+            RecordBody::Sample(_) | RecordBody::Other => (),
         }
     }
 
@@ -419,7 +419,7 @@ impl Follower {
         window: &mut Window,
         before_ns: u64,
         at_once: usize,
-        rings: &mut [Unread<'_>],
+        rings: &mut [UnreadRecords<'_>],
         sink: &mut dyn Sink,
     ) -> io::Result<()> {
         let mut result = Ok(());

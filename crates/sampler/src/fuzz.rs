@@ -13,10 +13,10 @@ use crate::follower::Follower;
 use crate::image::Image;
 use crate::instruction::{Code, Decode};
 use crate::judge::Judge;
-use crate::merge::{Unread, Window};
+use crate::merge::{UnreadRecords, Window};
 use crate::pmu::{Device, Field, Form, spe};
 use crate::processes::{Mapping, Stat};
-use crate::record::{self, Body, Identifiers, Origin};
+use crate::record::{self, Identifiers, Origin, RecordBody};
 use crate::signal::Process;
 use crate::verdict::{REGISTERS, Verdict};
 use crate::x86_64;
@@ -30,10 +30,10 @@ pub fn ring(bytes: &[u8]) {
     let mut follower = Follower::new(Side::Before, identifiers.clone());
     let mut window = Window::default();
     let (first, second) = bytes.split_at(bytes.len() / 2);
-    let mut unread = [Unread::new([first, second])];
+    let mut unread = [UnreadRecords::new([first, second])];
     window.take(u64::MAX, &mut unread, |bytes| {
         match record::parse(bytes, &identifiers) {
-            Ok(record) if matches!(record.body, Body::Sample(_)) => {}
+            Ok(record) if matches!(record.body, RecordBody::Sample(_)) => {}
             _ => follower.follow(bytes),
         }
     });
@@ -94,7 +94,7 @@ pub fn signal_samples(bytes: &[u8], text: &[u8]) {
     window.add(|out| out.extend_from_slice(&records));
     window.take(u64::MAX, &mut [], |bytes| {
         match record::parse(bytes, &identifiers) {
-            Ok(record) if matches!(record.body, Body::Sample(_)) => {}
+            Ok(record) if matches!(record.body, RecordBody::Sample(_)) => {}
             _ => follower.follow(bytes),
         }
     });

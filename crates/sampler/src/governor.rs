@@ -1,8 +1,7 @@
 //! The overhead governor: keeps what sampling costs under a share of the program's time.
 //!
-//! It is told, interval by interval, how much time the program used, how many samples came, and what
-//! they cost, and says at which rate to go on. Whoever wants another rate asks for it; the governor
-//! only caps. It reads no clock: [`Interval`]s are all it knows.
+//! For each interval, it gets the program's time, the number of samples and their cost, and returns the rate to go on with. The
+//! governor only caps the rate that the sampler asks for. It reads no clock: [`Interval`]s have all of its inputs.
 
 use std::ops::RangeInclusive;
 

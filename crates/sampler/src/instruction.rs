@@ -42,7 +42,7 @@ pub(crate) struct Instruction {
     pub address: u64,
     /// Bytes; at least 1.
     pub length: usize,
-    pub next: Next,
+    pub next: Successor,
     pub effects: Effects,
     /// What its references are once it is done, in terms of the registers just after it; `None` where
     /// an address register is overwritten.
@@ -56,7 +56,7 @@ pub(crate) struct Instruction {
 
 /// What comes after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Successor {
     /// The one below.
     Below,
     /// The one below, or the one at this address.

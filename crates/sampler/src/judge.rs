@@ -4,7 +4,7 @@ use nearpage_recording::Resolution;
 
 use crate::calibrate::Side;
 use crate::flow::Flow;
-use crate::instruction::{Code, Decode, Instruction, Next, Reference};
+use crate::instruction::{Code, Decode, Instruction, Reference, Successor};
 use crate::verdict::{Operand, Operation, RegisterSet, Step, Template, Undecoded, Verdict};
 
 /// How far overwritten address registers are followed back, in instructions.
@@ -182,12 +182,12 @@ impl<D: Decode> Judge<D> {
                 return foresee(&path, needed);
             }
             let next = match instruction.next {
-                Next::Jump(target) => target,
-                Next::Either(target) if target <= instruction.address => target,
-                Next::Below | Next::Either(_) => {
+                Successor::Jump(target) => target,
+                Successor::Either(target) if target <= instruction.address => target,
+                Successor::Below | Successor::Either(_) => {
                     instruction.address.wrapping_add(instruction.length as u64)
                 }
-                Next::Elsewhere | Next::Invalid => return None,
+                Successor::Elsewhere | Successor::Invalid => return None,
             };
             at = usize::try_from(next.wrapping_sub(code.address)).ok()?;
             if at >= code.bytes.len() {
@@ -208,7 +208,7 @@ impl<D: Decode> Judge<D> {
         let mut at = at;
         while candidates.len() < BLOCK_MAX {
             let instruction = self.decoder.instruction(code, at);
-            if instruction.next == Next::Invalid {
+            if instruction.next == Successor::Invalid {
                 break;
             }
             let effects = &instruction.effects;
@@ -223,7 +223,7 @@ impl<D: Decode> Judge<D> {
                     None => undecoded = Some(Undecoded::Overwritten),
                 }
             }
-            if instruction.next != Next::Below {
+            if instruction.next != Successor::Below {
                 break;
             }
             at += instruction.length;

@@ -1,15 +1,12 @@
-//! Rates in between: which of several clock events are on, for how long, and what a sample stands for
-//! then.
+//! Any sampling rate from a few clock events: which of them are on, for how long, and how much a sample then stands for.
 //!
-//! Threads inherit a perf event with its period, which nothing changes afterwards:
-//! PERF_EVENT_IOC_PERIOD does not reach their copies. Switching on and off does. So a few events of
-//! different rates are open, and any rate is a mean of two sums of theirs that take turns. Below the
-//! lowest, the slowest event is on for part of the time. Two of them make up the rate of long runs: so
-//! something samples all of the time where a short run has spent most of its budget.
+//! Threads inherit a perf event with its period, and PERF_EVENT_IOC_PERIOD does not reach the inherited copies. Switching
+//! events on and off does. So a few events with different rates are open. A rate between two sums of their rates is made
+//! by alternating between the two sets. Below the lowest rate, the slowest event is on for part of the time. Two events
+//! make up the rate of long runs, so one of them samples all of the time once a short run has spent most of its budget.
 //!
-//! Which of the two is on for how many of the intervals follows from a running sum of their shares, that
-//! begins anywhere: each interval has the upper one with its share for a probability, whatever the
-//! shares before, so that sums of weights are right on average.
+//! A running sum of the shares, with a random start, picks the set of each interval. Each interval has the upper set with its
+//! share as probability, whatever the shares before, so sums of weights are right on average.
 
 /// Rate of the fastest event, in samples a second. A prime, as the steady rates are.
 const FAST_HZ: f64 = 4_001.0;

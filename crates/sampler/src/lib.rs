@@ -1,23 +1,19 @@
 //! From `perf_event_open` to accesses: starts a command or attaches to what is running (a
 //! [`Target`]), samples all its threads, and says which memory each sample was waiting for.
 //!
-//! Samples come from the processor's PMU, which tells address, level and latency itself, or from
-//! the kernel's software clock; [`choose_source`] takes the best that works. Events are inherited by
-//! every thread and child process, with one ring per CPU. Where the kernel allows neither, the
-//! preload library samples inside the command, by timer signals, and the samples are read from its
-//! rings as if they were the clock's.
-//! Of what is running already, each thread
-//! gets events of its own, or CPUs and control groups as a whole are observed
-//! ([`Sampler::coverage`]); what there was before comes from `/proc`.
+//! Samples come from the processor's PMU, which tells address, level and latency itself, or from the kernel's software
+//! clock; [`choose_source`] takes the best that works. Every thread and child process inherits the events, and each CPU has
+//! one ring. Where the kernel allows neither source, the preload library samples inside the command by timer signals,
+//! and its rings are read as if they were the clock's. In programs that are running already, each thread gets events of
+//! its own, or whole CPUs and control groups are observed ([`Sampler::coverage`]). `/proc` has what existed before.
 //!
-//! A clock sample carries the general registers; the instruction that the clock interrupted, or the
-//! one just before it (which side is [measured](calibrate())), is decoded once per place and its
-//! address computed from them. What a sample costs is measured too, and the default rate follows
-//! from it. A place without a memory instruction is computation, and one whose address cannot be
-//! told is counted as undecoded: nothing is forced onto some other access.
+//! A clock sample carries the general registers. The memory access is that of the interrupted instruction or of the one
+//! just before it; [`calibrate()`] measures which. Each instruction is decoded once, and its address computed from the
+//! registers of each sample. The default rate follows from the measured cost of a sample. A sample at an instruction without
+//! memory access is *computation*. A sample whose address cannot be computed is counted as undecoded, and never
+//! attributed to another access.
 //!
-//! The crate writes no files, knows no objects and decides nothing: accesses and events go to a
-//! [`Sink`].
+//! The crate writes no files, knows no objects and decides nothing: accesses and events go to a [`Sink`].
 //!
 //! ```no_run
 //! use nearpage_recording::{Access, Event};
@@ -43,12 +39,12 @@
 //!
 //! # While it runs
 //!
-//! Who acts on accesses as they come calls [`Sampler::drain`] instead of [`Sampler::run`]: it waits
-//! for records at most as long as it is told, hands accesses over, and says how the target stands. An
-//! access names its thread by index; [`Sampler::threads`] has process and thread id of each (so has
-//! [`Event::Fork`](nearpage_recording::Event::Fork), which comes before the thread's first access).
-//! With [`Options::page_nodes`], accesses carry the node that their page is on. They come in order
-//! of time, up to two calls late: records of all CPUs are merged first.
+//! To act on accesses while the program runs, call [`Sampler::drain`] instead of [`Sampler::run`]. It waits for records up to
+//! a given time, hands accesses over, and returns the state of the target. An access names its thread by index;
+//! [`Sampler::threads`] has process and thread id of each, and so has
+//! [`Event::Fork`](nearpage_recording::Event::Fork), which comes before the thread's first access. With
+//! [`Options::page_nodes`], accesses carry the node of their page. Accesses come in order of time, up to two calls late,
+//! as the records of all CPUs are merged first.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::record;
 /// What a ring holds, in two parts where it goes over the end: whole records, oldest first (but for
 /// those that were written in the middle of writing another).
 #[derive(Debug)]
-pub(crate) struct Unread<'a> {
+pub(crate) struct UnreadRecords<'a> {
     /// What has not been passed on of the part that is read, and the part after it.
     rest: &'a [u8],
     after: &'a [u8],
@@ -26,7 +26,7 @@ pub(crate) struct Unread<'a> {
     pub passed: usize,
 }
 
-impl<'a> Unread<'a> {
+impl<'a> UnreadRecords<'a> {
     pub fn new([first, second]: [&'a [u8]; 2]) -> Self {
         Self {
             rest: first,
@@ -239,7 +239,12 @@ impl Window {
     }
 
     /// Passes on records older than `before_ns`, oldest first.
-    pub fn take(&mut self, before_ns: u64, rings: &mut [Unread<'_>], mut each: impl FnMut(&[u8])) {
+    pub fn take(
+        &mut self,
+        before_ns: u64,
+        rings: &mut [UnreadRecords<'_>],
+        mut each: impl FnMut(&[u8]),
+    ) {
         if !self.is_sorted {
             // What each source gave is in order already, which a stable sort makes use of.
             self.records[self.passed..].sort();
@@ -345,11 +350,11 @@ mod tests {
             assert!(self.head - self.tail <= self.bytes.len());
         }
 
-        fn unread(&self) -> Unread<'_> {
+        fn unread(&self) -> UnreadRecords<'_> {
             let size = self.bytes.len();
             let (begin, length) = (self.tail % size, self.head - self.tail);
             let first = length.min(size - begin);
-            Unread::new([
+            UnreadRecords::new([
                 &self.bytes[begin..begin + first],
                 &self.bytes[..length - first],
             ])
@@ -383,7 +388,7 @@ mod tests {
                         None => window.add(|bytes| bytes.extend(record)),
                     }
                 }
-                let mut unread: Vec<Unread<'_>> = rings.iter().map(Ring::unread).collect();
+                let mut unread: Vec<UnreadRecords<'_>> = rings.iter().map(Ring::unread).collect();
                 let whole: Vec<Vec<u8>> = unread
                     .iter()
                     .map(|ring| {
@@ -418,9 +423,9 @@ mod tests {
             for chunk in &chunks {
                 window.add(|bytes| bytes.extend(chunk));
             }
-            let mut unread: Vec<Unread<'_>> = rings
+            let mut unread: Vec<UnreadRecords<'_>> = rings
                 .iter()
-                .map(|[first, second]| Unread::new([first, second]))
+                .map(|[first, second]| UnreadRecords::new([first, second]))
                 .collect();
             window.take(u64::MAX, &mut unread, |_| ());
             prop_assert!(window.bytes.is_empty());
@@ -437,9 +442,9 @@ mod tests {
         let records: Vec<Vec<u8>> = (0..5).map(|words| exit(7, words)).collect();
         let mut window = Window::default();
         window.add(|bytes| bytes.extend(&records[4]));
-        let mut rings: Vec<Unread<'_>> = records[..4]
+        let mut rings: Vec<UnreadRecords<'_>> = records[..4]
             .iter()
-            .map(|record| Unread::new([record, &[]]))
+            .map(|record| UnreadRecords::new([record, &[]]))
             .collect();
         let mut seen = Vec::new();
         window.take(8, &mut rings, |bytes| seen.push(bytes.to_vec()));
@@ -459,7 +464,7 @@ mod tests {
         let bytes = [exit(5, 0), exit(3, 1), exit(9, 0)].concat();
         let mut window = Window::default();
         let mut seen = Vec::new();
-        let mut rings = [Unread::new([&bytes, &[]])];
+        let mut rings = [UnreadRecords::new([&bytes, &[]])];
         window.take(9, &mut rings, |bytes| seen.push(time(bytes)));
         assert_eq!((seen, window.late), (vec![5, 3], 1));
         assert_eq!(rings[0].passed, bytes.len() - exit(9, 0).len());

@@ -1,9 +1,8 @@
-//! What the governor is told, and what becomes of its decisions: the cost of samples measured while
-//! recording, and the rate changed.
+//! The governor's inputs and the execution of its decisions: measures the cost of samples while recording, and changes the
+//! rate.
 //!
-//! Timers of the signal source take a new period with their next sample. Perf events keep the one
-//! that each thread inherited, so sampling pauses instead, in turns of random length: a sample then
-//! stands for the pause as well.
+//! Timers of the signal source take a new period with their next sample. Perf events keep the period that each thread
+//! inherited, so sampling pauses for random times instead, and a sample then stands for the pause as well.
 
 use std::time::Duration;
 
@@ -190,14 +189,14 @@ pub(crate) fn own_time_ns() -> u64 {
 
 /// Sampling a share of the time.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns {
+pub(crate) struct DutyCycle {
     share: f64,
     on: bool,
     next_ns: u64,
     random: Random,
 }
 
-impl Turns {
+impl DutyCycle {
     /// All of the time.
     pub fn new(seed: u64) -> Self {
         Self {
@@ -261,7 +260,7 @@ mod tests {
     #[test]
     fn turns_take_their_share_of_the_time() {
         for share in [0.05, 0.3, 0.9, 1.0] {
-            let mut turns = Turns::new(7);
+            let mut turns = DutyCycle::new(7);
             turns.set_share(share, 0);
             let (mut on_ns, mut now_ns, mut switches) = (0.0, 0, 0);
             while now_ns < 400 * TURN_NS {
@@ -283,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_becomes_affordable_again_ends_the_pauses() {
-        let mut turns = Turns::new(3);
+        let mut turns = DutyCycle::new(3);
         turns.set_share(0.5, 10);
         assert_eq!(turns.switch(10), Some(false));
         turns.set_share(0.99, 11);

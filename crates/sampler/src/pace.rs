@@ -41,7 +41,7 @@ const CHANGE_MIN: f64 = 0.2;
 
 /// What was read of the samples so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct SampleTotals {
     /// Samples, of the kernel too, and the time that they stand for.
     pub samples: u64,
     pub taken_ns: f64,
@@ -62,7 +62,7 @@ pub(crate) struct Pace {
     /// What a sample costs the program where samples are close together, and where they are apart.
     close_ns: f64,
     apart_ns: f64,
-    seen: Seen,
+    seen: SampleTotals,
     running: f64,
     threads: f64,
     last_busy: f64,
@@ -106,9 +106,9 @@ impl Pace {
             cpus,
             close_ns: calibration.close_cost_ns.unwrap_or(apart_ns),
             apart_ns,
-            seen: Seen {
+            seen: SampleTotals {
                 until_ns: now_ns,
-                ..Seen::default()
+                ..SampleTotals::default()
             },
             running: 1.0,
             threads: 1.0,
@@ -165,7 +165,7 @@ impl Pace {
     }
 
     /// Takes in what was read.
-    pub fn take_in(&mut self, seen: Seen) {
+    pub fn take_in(&mut self, seen: SampleTotals) {
         let new = seen.samples.saturating_sub(self.seen.samples) as f64;
         let passed_ns = seen.until_ns.saturating_sub(self.seen.until_ns) as f64;
         self.inside_ns += new * self.inside_at(self.wanted_hz);
@@ -179,7 +179,7 @@ impl Pace {
             self.threads = busy.min(self.last_busy);
             self.last_busy = busy;
         }
-        self.seen = Seen {
+        self.seen = SampleTotals {
             until_ns: seen.until_ns.max(self.seen.until_ns),
             ..seen
         };
@@ -293,7 +293,7 @@ mod tests {
     /// samples' weights stand for.
     fn recorded(seconds: f64) -> (Pace, f64) {
         let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
-        let (mut now_ns, mut written, mut weights) = (1, Seen::default(), 0.0);
+        let (mut now_ns, mut written, mut weights) = (1, SampleTotals::default(), 0.0);
         let mut rest = 0.0;
         while (now_ns as f64) < seconds * 1e9 {
             let setting = pace.setting();
@@ -355,9 +355,9 @@ mod tests {
     fn one_program_after_the_other_is_no_second_thread() {
         let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
         let mut busy = |threads| {
-            pace.take_in(Seen {
+            pace.take_in(SampleTotals {
                 threads: Some(threads),
-                ..Seen::default()
+                ..SampleTotals::default()
             });
             pace.threads
         };

@@ -76,12 +76,12 @@ impl Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record<'a> {
     pub origin: Origin,
-    pub body: Body<'a>,
+    pub body: RecordBody<'a>,
 }
 
 /// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Body<'a> {
+pub(crate) enum RecordBody<'a> {
     Sample(Sample<'a>),
     Fault {
         address: u64,
@@ -191,8 +191,8 @@ pub(crate) fn parse<'a>(
         cpu: CpuId(u32_at(trailer, 16)?),
     };
     let body = match Sideband::parse(kind, misc, body)? {
-        Some(sideband) => Body::Sideband(sideband),
-        None => Body::Other,
+        Some(sideband) => RecordBody::Sideband(sideband),
+        None => RecordBody::Other,
     };
     Ok(Record { origin, body })
 }
@@ -203,7 +203,7 @@ fn parse_sample<'a>(
     identifiers: &Identifiers,
 ) -> Result<Record<'a>, Malformed> {
     if let Some((origin, sample)) = clock_sample(body, misc, identifiers) {
-        let body = Body::Sample(sample);
+        let body = RecordBody::Sample(sample);
         return Ok(Record { origin, body });
     }
     let id = u64_at(body, 0)?;
@@ -268,13 +268,13 @@ fn parse_other_sample<'a>(
         Some(form) => {
             let sample = decode(form, body, user)?;
             origin.cpu = sample.cpu;
-            Body::Memory(sample)
+            RecordBody::Memory(sample)
         }
         // Too short for a clock sample.
         None if !identifiers.is_fault(id) => return Err(Malformed),
         None => {
             origin.cpu = CpuId(u32_at(body, FAULT_CPU)?);
-            Body::Fault {
+            RecordBody::Fault {
                 address: u64_at(body, FAULT_ADDRESS)?,
             }
         }
@@ -335,7 +335,7 @@ pub(crate) mod tests {
                 cpu: CpuId(3)
             }
         );
-        let Body::Sample(sample) = read.body else {
+        let RecordBody::Sample(sample) = read.body else {
             panic!("{read:?}")
         };
         assert!(sample.user && !sample.compatible && sample.ip == 0x401000);
@@ -357,7 +357,7 @@ pub(crate) mod tests {
         assert_eq!(time_ns(&bytes), Ok(99));
         let read = parse(&bytes, &Identifiers::default()).unwrap();
         assert_eq!(read.origin, Origin::new(12, 13, 99));
-        assert_eq!(read.body, Body::Sideband(lost));
+        assert_eq!(read.body, RecordBody::Sideband(lost));
     }
 
     #[test]
@@ -376,7 +376,7 @@ pub(crate) mod tests {
         )
         .unwrap();
         assert_eq!(read.origin.cpu, CpuId(1));
-        assert_eq!(read.body, Body::Fault { address: 0x7000 });
+        assert_eq!(read.body, RecordBody::Fault { address: 0x7000 });
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nearpage_perf_abi::control_page;
 
-use crate::merge::Unread;
+use crate::merge::UnreadRecords;
 use crate::perf_event::PerfEvent;
 
 /// A mapped ring: one control page, then `data_bytes` (a power of two) of records.
@@ -116,7 +116,7 @@ impl Ring {
     }
 
     /// All records written so far that were not given back.
-    pub fn unread(&self) -> Unread<'_> {
+    pub fn unread(&self) -> UnreadRecords<'_> {
         let tail = self
             .position(control_page::DATA_TAIL)
             .load(Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Ring {
         let length = (head.wrapping_sub(tail) as usize).min(self.data_bytes);
         let begin = tail as usize & (self.data_bytes - 1);
         let first = length.min(self.data_bytes - begin);
-        Unread::new([self.data(begin, first), self.data(0, length - first)])
+        UnreadRecords::new([self.data(begin, first), self.data(0, length - first)])
     }
 
     /// Gives the space of the first `bytes` unread bytes back to the kernel.

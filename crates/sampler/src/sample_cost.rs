@@ -63,9 +63,9 @@ pub(crate) trait Interruptions {
 pub(crate) fn cost_ns(coming: &mut dyn Interruptions, time_max: Duration) -> Option<f64> {
     let begin_ns = now_ns();
     let otherwise = coming.otherwise();
-    let mut windows = Real {
+    let mut windows = ThreadWindows {
         coming,
-        work: Work::new(),
+        work: RandomLookups::new(),
         switches: 0,
         end_ns: begin_ns,
         over_ns: begin_ns + time_max.as_nanos() as u64,
@@ -122,9 +122,9 @@ fn lower_quartile(mut values: Vec<f64>) -> Option<f64> {
 }
 
 /// Windows of this thread.
-struct Real<'a> {
+struct ThreadWindows<'a> {
     coming: &'a mut dyn Interruptions,
-    work: Work,
+    work: RandomLookups,
     /// How often the thread had been switched out.
     switches: i64,
     /// Of the last window: no time is between two.
@@ -132,7 +132,7 @@ struct Real<'a> {
     over_ns: u64,
 }
 
-impl Windows for Real<'_> {
+impl Windows for ThreadWindows<'_> {
     fn next(&mut self) -> Option<Window> {
         let begin_ns = self.end_ns;
         if begin_ns >= self.over_ns {
@@ -163,12 +163,12 @@ fn switches() -> i64 {
 /// Work whose data fill most of a CPU's own cache, looked up at random, several at a time: what
 /// the interrupt and whoever handles it threw out has to be fetched again, as in the gathers of a
 /// sparse matrix.
-struct Work {
+struct RandomLookups {
     table: Vec<[u64; LINE_BYTES / 8]>,
     state: u64,
 }
 
-impl Work {
+impl RandomLookups {
     /// A mebibyte of them. A power of two.
     const LINES: usize = (1 << 20) / LINE_BYTES;
     /// In a window.
@@ -383,9 +383,9 @@ mod tests {
 
     #[test]
     fn work_touches_all_of_its_data() {
-        let mut work = Work::new();
-        let mut seen = vec![false; Work::LINES];
-        (0..32 * Work::LOOKUPS).for_each(|_| seen[work.next_line()] = true);
+        let mut work = RandomLookups::new();
+        let mut seen = vec![false; RandomLookups::LINES];
+        (0..32 * RandomLookups::LOOKUPS).for_each(|_| seen[work.next_line()] = true);
         assert!(seen.iter().all(|seen| *seen));
     }
 }

@@ -24,8 +24,8 @@ use crate::follower::{Follower, RecordCounts, Sink, UndecodedCounts, UndecodedPl
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
 use crate::marks::Marks;
-use crate::merge::{Unread, Window};
-use crate::overhead::{RateChange, Turns};
+use crate::merge::{UnreadRecords, Window};
+use crate::overhead::{DutyCycle, RateChange};
 use crate::page_nodes;
 use crate::processes::Processes;
 use crate::signal::{SignalLosses, Signals};
@@ -81,14 +81,14 @@ pub struct Summary {
 
 /// Who is observed.
 #[expect(clippy::large_enum_variant, reason = "there is one")]
-enum Observed {
+enum ObservedTarget {
     Command(Child),
     Attached(Attached),
 }
 
 /// A running recording.
 pub struct Sampler {
-    observed: Observed,
+    observed: ObservedTarget,
     rings: Vec<CpuRing>,
     /// Instead of rings, with the signal source.
     signals: Option<Signals>,
@@ -104,7 +104,7 @@ pub struct Sampler {
     rate: RateControl,
     /// Of a command with the preload library, within the budget.
     marks: Option<Marks>,
-    turns: Turns,
+    duty_cycle: DutyCycle,
     /// The events that are switched on, a bit for each of a task.
     on: u32,
     /// Not before `enable_at_ns`, nor after `disable_at_ns`.
@@ -130,8 +130,8 @@ impl Sampler {
     /// The command's process; `None` where none was started.
     pub fn pid(&self) -> Option<u32> {
         match &self.observed {
-            Observed::Command(child) => Some(child.pid as u32),
-            Observed::Attached(_) => None,
+            ObservedTarget::Command(child) => Some(child.pid as u32),
+            ObservedTarget::Attached(_) => None,
         }
     }
 
@@ -145,8 +145,8 @@ impl Sampler {
     /// whose threads are.
     pub fn coverage(&self) -> Option<String> {
         match &self.observed {
-            Observed::Command(_) => None,
-            Observed::Attached(attached) => Some(attached.coverage.to_string()),
+            ObservedTarget::Command(_) => None,
+            ObservedTarget::Attached(attached) => Some(attached.coverage.to_string()),
         }
     }
 
@@ -182,12 +182,12 @@ impl Sampler {
         let over = self.switch_clock();
         let interrupted = self.interrupted();
         let state = match &mut self.observed {
-            Observed::Command(child) => match child.status().map_err(Error::Wait)? {
+            ObservedTarget::Command(child) => match child.status().map_err(Error::Wait)? {
                 Some(status) => State::Ended(status),
                 None if interrupted => State::Detached,
                 None => State::Running,
             },
-            Observed::Attached(attached) => {
+            ObservedTarget::Attached(attached) => {
                 attached.look(&mut self.follower, &mut self.window, &mut self.rings)?;
                 match () {
                     () if attached.ended(&self.follower) => State::TargetEnded,
@@ -207,7 +207,7 @@ impl Sampler {
         self.wanted = false;
         self.rings.iter_mut().for_each(|ring| ring.switch(0));
         let counting_share = self.counting_share();
-        if let Observed::Attached(attached) = &self.observed {
+        if let ObservedTarget::Attached(attached) = &self.observed {
             self.notes.extend(attached.shortcomings(&self.follower));
         }
         let end_ns = now_ns();
@@ -215,7 +215,7 @@ impl Sampler {
         self.round_ns = u64::MAX;
         self.round(sink)?;
         self.notes.extend(self.follower.filter.unseen());
-        if let (Observed::Command(_), State::Ended(_)) = (&self.observed, state) {
+        if let (ObservedTarget::Command(_), State::Ended(_)) = (&self.observed, state) {
             self.notes.extend(self.left_running());
         }
         let mut records = self.follower.records;
@@ -311,11 +311,11 @@ impl Sampler {
         let rings = self.rings.iter().map(polled_fd);
         let mut polled: Vec<_> = rings.map(readable).collect();
         match &self.observed {
-            Observed::Command(child) => {
+            ObservedTarget::Command(child) => {
                 let ended = child.ended.as_ref();
                 polled.extend(ended.map(|ended| readable(ended.as_raw_fd())));
             }
-            Observed::Attached(attached) => {
+            ObservedTarget::Attached(attached) => {
                 polled.extend(attached.handles().into_iter().map(readable));
             }
         }
@@ -326,7 +326,7 @@ impl Sampler {
             .min();
         let until_switch =
             next_switch_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
-        let patience = patience.min(self.turns.patience(now_ns()));
+        let patience = patience.min(self.duty_cycle.patience(now_ns()));
         let patience = patience.min(self.rate.patience(now_ns()));
         let patience = until_switch.map_or(patience, |until| {
             patience.min(until + Duration::from_millis(1))
@@ -359,7 +359,7 @@ impl Sampler {
     /// already is left at once.
     fn interrupted(&mut self) -> bool {
         let count = self.interrupts.count();
-        let Observed::Command(child) = &mut self.observed else {
+        let ObservedTarget::Command(child) = &mut self.observed else {
             return count > 0;
         };
         if let Some(signal) = self.interrupts.to_forward() {
@@ -399,7 +399,7 @@ impl Sampler {
             true => usize::MAX,
             false => ACCESSES_AT_ONCE,
         };
-        let mut unread: Vec<Unread<'_>> = rings.iter().map(CpuRing::unread).collect();
+        let mut unread: Vec<UnreadRecords<'_>> = rings.iter().map(CpuRing::unread).collect();
         follower
             .follow_all(window, self.round_ns, most, &mut unread, sink)
             .map_err(Error::Sink)?;
@@ -407,7 +407,7 @@ impl Sampler {
         for (ring, passed) in rings.iter_mut().zip(passed) {
             ring.give_back(passed);
         }
-        if let Observed::Attached(attached) = &mut self.observed {
+        if let ObservedTarget::Attached(attached) = &mut self.observed {
             attached.settle(self.round_ns, follower);
         }
         self.followed_ns = self.round_ns.min(began_ns);

@@ -12,12 +12,12 @@ pub(crate) const REGISTERS: usize = 33;
 pub(crate) type Registers = [u64; REGISTERS];
 
 /// What registers hold.
-pub(crate) trait Held {
+pub(crate) trait RegisterValues {
     /// 0 where it is not known.
     fn of(&self, register: Register) -> u64;
 }
 
-impl Held for Registers {
+impl RegisterValues for Registers {
     #[inline]
     fn of(&self, register: Register) -> u64 {
         self[usize::from(register)]
@@ -88,14 +88,14 @@ pub(crate) struct Template {
 impl Template {
     /// The address accessed. Of `registers` only those are read that it takes.
     #[inline]
-    pub fn address(&self, registers: &impl Held) -> u64 {
+    pub fn address(&self, registers: &impl RegisterValues) -> u64 {
         match self.steps.is_empty() {
             true => self.address.value(registers),
             false => self.address_after_steps(registers),
         }
     }
 
-    fn address_after_steps(&self, registers: &impl Held) -> u64 {
+    fn address_after_steps(&self, registers: &impl RegisterValues) -> u64 {
         let mut registers: Registers = std::array::from_fn(|at| registers.of(at as Register));
         for step in &self.steps {
             step.apply(&mut registers);
@@ -130,7 +130,7 @@ pub(crate) enum Part {
 
 impl Formula {
     #[inline]
-    pub fn value(&self, registers: &impl Held) -> u64 {
+    pub fn value(&self, registers: &impl RegisterValues) -> u64 {
         let register = |register: Option<Register>| register.map_or(0, |r| registers.of(r));
         let index = match self.index_part {
             Part::Whole => register(self.index),

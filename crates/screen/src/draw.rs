@@ -4,7 +4,7 @@ mod head;
 mod help;
 mod pages;
 
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_report::emphasis::{SHARE_BAD, SHARE_DOUBTFUL};
 use nearpage_report::shorten;
 use ratatui::Frame;
@@ -120,7 +120,7 @@ fn caption(listing: &Listing, view: &View) -> String {
         Place::Process(_) => "object",
         _ => "decision",
     };
-    let mut text = several(listing.rows.len() as u64, one);
+    let mut text = counted(listing.rows.len() as u64, one);
     if let Some(by) = &order.by {
         text += &format!(", by {by}");
     }

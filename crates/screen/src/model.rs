@@ -223,7 +223,7 @@ pub struct Decision {
 
 /// The last interval, as a whole.
 #[derive(Clone, Debug, Default)]
-pub struct Latest {
+pub struct IntervalTotals {
     /// Samples of accesses.
     pub samples: u64,
     /// Pages that are counted.
@@ -254,7 +254,7 @@ pub struct Model {
     /// Time that they cover.
     pub watched: Duration,
     /// The last one.
-    pub latest: Latest,
+    pub latest: IntervalTotals,
     /// Local share in each.
     pub local: VecDeque<Option<f64>>,
     /// Processes, by their number in reports.
@@ -282,7 +282,7 @@ impl Model {
             subject,
             intervals: 0,
             watched: Duration::ZERO,
-            latest: Latest::default(),
+            latest: IntervalTotals::default(),
             local: VecDeque::new(),
             processes: BTreeMap::new(),
             outcomes: Outcomes::default(),
@@ -306,7 +306,7 @@ impl Model {
         self.outcomes.add(&report.outcomes);
         self.moved_bytes += report.moved_bytes;
         self.longest_call_ns = self.longest_call_ns.max(report.longest_call_ns);
-        self.latest = Latest {
+        self.latest = IntervalTotals {
             samples: interval.observations.len() as u64,
             hot_pages: report.hot_pages,
             dropped: report.dropped,

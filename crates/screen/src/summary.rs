@@ -1,8 +1,7 @@
 //! What remains on the terminal when the screen is gone.
 
-use nearpage_amount::{bytes, percent, time};
+use nearpage_amount::{bytes, counted, percent, time};
 use nearpage_live::not_moved;
-use nearpage_machine::several;
 use nearpage_report::{shorten, width};
 
 use crate::draw::clock;
@@ -25,7 +24,7 @@ pub fn summary(model: &Model) -> Vec<String> {
         format!(
             "watched for {}: {}, {} local",
             clock(model.watched),
-            several(all.accesses as u64, "sample"),
+            counted(all.accesses as u64, "sample"),
             share(all.local_share()),
         ),
         format!(
@@ -36,7 +35,7 @@ pub fn summary(model: &Model) -> Vec<String> {
     ];
     let is_live = model.subject.kind == Kind::Live;
     if is_live && !model.subject.dry_run {
-        let pages = several(model.outcomes.moved, "page");
+        let pages = counted(model.outcomes.moved, "page");
         let mut line = format!("{pages} moved ({})", bytes(model.moved_bytes));
         if model.longest_call_ns > 0 {
             line += &format!(", longest call {}", time(model.longest_call_ns as f64));

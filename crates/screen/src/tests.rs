@@ -2,8 +2,8 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use nearpage_live::{
-    Entry, Interval, LoggedAction, LoggedProcess, Observed, Outcomes, Placed, ProcessTime, Report,
-    Stage,
+    Entry, Interval, LoggedAction, LoggedProcess, ObservedAccess, Outcomes, PageRenumbering,
+    ProcessTime, Report, Stage,
 };
 use nearpage_recording::{AccessKind, Level};
 use ratatui::Terminal;
@@ -31,9 +31,9 @@ fn model(kind: Kind) -> Model {
 }
 
 /// Pages 0 to 15, of which each quarter is accessed from a node; all are on the first node, but those that have moved.
-fn observations(moved: u64) -> Vec<Observed> {
+fn observations(moved: u64) -> Vec<ObservedAccess> {
     let home = |page: u64| if page < moved { page / 4 } else { 0 };
-    let seen = |at: u64| Observed {
+    let seen = |at: u64| ObservedAccess {
         after_ns: at,
         page: (at % 16) as u32,
         node: (at % 16 / 4) as u16,
@@ -86,7 +86,7 @@ fn report(interval: u64, moved: u64) -> Report {
     }
     let local: u64 = (0..usize::from(NODES)).map(|at| traffic[at][at]).sum();
     let first = if interval == 0 { 0..16 } else { 0..0 };
-    let placed = first.map(|page| Placed {
+    let placed = first.map(|page| PageRenumbering {
         after: 0,
         page,
         process: 1,

@@ -1,4 +1,4 @@
-use nearpage_machine::{CpuId, Fault, several};
+use nearpage_machine::{CpuId, Fault};
 use nearpage_online::ParameterError;
 
 /// Why a simulation cannot be made.
@@ -20,7 +20,7 @@ pub enum Error {
         "the trace has a thread on CPU {0}, which this machine has not; it was recorded for another machine"
     )]
     NoSuchCpu(CpuId),
-    #[error("the trace names page {page}, but has {}: it is damaged", several(*pages as u64, "page"))]
+    #[error("the trace names page {page}, but has {pages} pages: it is damaged")]
     NoSuchPage { page: u32, pages: usize },
     #[error("{path}: cannot be read")]
     Unreadable {

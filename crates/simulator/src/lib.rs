@@ -1,47 +1,45 @@
 //! A modelled ccNUMA machine that replays the misses of a trace under any policy.
 //!
-//! The second of two stages: the tracer ran every reference through the caches once and kept what
-//! missed; here the misses are replayed in order of simulated time, each thread with a clock of its
-//! own, against memory controllers, links, a page table with replicas, and a policy that moves
-//! pages. What missed does not change with the placement: an approximation, Verghese's too (§6.1).
+//! It is the second of two stages. The tracer has run every reference through the caches once and kept the misses. Here the
+//! misses are replayed in the order of simulated time, each thread with a clock of its own, against memory controllers,
+//! links, a page table with replicas, and a policy that moves pages. Which references miss is assumed not to depend on
+//! placement, as in Verghese's thesis (§6.1).
 //!
 //! What is modelled, and how:
 //!
-//! - **A miss** takes the unloaded latency from the CPU's node to the nearest copy of its page, and
-//!   the longest of its waits for the controller, the directories and the links on its way. It takes
-//!   its place in all of these queues when it is issued. Links carry the line; under a coherence protocol without
-//!   directory (`[coherence]` of a machine) also the packets that requests, probes, answers and heads of data are.
-//!   Lines that another cache held modified are fetched from the page's node too; on machines with
-//!   directories they take the hops to that cache longer. Upgrades wait for the directories only, write-backs occupy
-//!   controllers and links and nobody waits for them.
-//! - **A CPU** waits for each miss, or has several outstanding and runs ahead of the oldest as far as
-//!   its window allows; a miss whose address comes from what an earlier one fetches waits for that, where the trace
-//!   says so. A prefetcher (`[prefetcher]`) requests lines ahead of streams of misses; a line that the program
-//!   does not come to takes its place in the queues all the same, and is taken to be in no cache. The CPU always waits for instruction fetches, and for everything before it wakes,
+//! - **A miss** takes the unloaded latency from the CPU's node to the nearest copy of its page, plus the longest of its
+//!   waits for the controller, the directories and the links on its way. It enters all of these queues when it is
+//!   issued. Links carry the line. Under a coherence protocol without a directory (`[coherence]` of a machine) they also
+//!   carry the packets of requests, probes, answers and data heads. A line that another cache holds modified is
+//!   fetched from the page's node, too; on machines with directories it also takes the hops to that cache. Upgrades wait
+//!   for directories only. Write-backs occupy controllers and links, and no thread waits for them.
+//! - **A CPU** waits for each miss, or has several outstanding misses and runs ahead of the oldest as far as its window
+//!   allows. A miss whose address depends on what an earlier miss fetches waits for that miss, where the trace has the
+//!   dependency. The CPU always waits for instruction fetches, and for all outstanding misses before it wakes,
 //!   waits for, or makes way for another thread. Threads of one CPU take turns.
-//! - **Hits** cost what the machine says where the trace has them (`--keep-hits`), TLB misses the
-//!   sum of their levels' cost; a page walk's own misses are not modelled. After a flush for a page that moved by steps
-//!   each page is missing until its CPU uses it again.
-//! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and
-//!   flushes. It is the CPU whose miss triggered it that pays, at its next reference. A copy takes bandwidth of the
-//!   controllers and links where it is costed by step. What a policy of the kernel decides by the clock
-//!   (`carrefour`) a kernel thread carries out, page by page, on a CPU that no thread needs, where there is one;
-//!   otherwise the thread that is behind all others pays.
-//! - **A store to a replicated page** is a fault after which the master copy alone is left, or, under
-//!   `carrefour`, the writer's: another node that had a copy then faults at its next miss and gets a
-//!   fresh one. Stores that hit fault, too: of those the trace has the first to each page in 100,000 instructions
-//!   of a thread, so that a copy outlives a store to its page by no longer.
-//! - **Samples** (`carrefour`) are taken of each thread at even distances of its own time, and cost it
-//!   time. Which instruction is sampled is drawn: a miss as often as instructions are misses, and a load
-//!   that hits in the first level, taken to be of the page of the last miss of data, as often as programs load.
-//!   Where a policy is shown one miss in so many, the distances between these are drawn, too.
-//! - **Hinting faults** (`kernel-balancing`) come at the first miss of any level to a page after it
-//!   was unmapped: references that hit in the first level are not in a trace.
-//! - **A thread that a schedule moves** ([`Schedule`]), or a policy, finds the caches of its new CPU cold: it is
-//!   charged, once, what refilling them takes, one line after the other at the mean latency of its
-//!   misses so far; as many lines as the CPU's largest private cache has, or as it has missed since it
-//!   last moved. That is an estimate ([`Outcome::estimated`]): what it would miss there is not in the
-//!   trace.
+//! - **A prefetcher** (`[prefetcher]`) requests lines ahead of streams of misses. A line that the program never uses
+//!   takes its place in the queues all the same, and is assumed to be in no cache.
+//! - **Hits** cost what the machine says where the trace has them (`--keep-hits`). TLB misses cost the sum of their
+//!   levels; the misses of the page walk itself are not modelled. After the flush for a page that moved in steps,
+//!   each page is missing from a TLB until its CPU uses it again.
+//! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and flushes. The CPU
+//!   whose miss triggered the move pays at its next reference. Copying takes bandwidth of controllers and links where
+//!   moves cost by step. What a kernel policy decides by the clock (`carrefour`), a kernel thread carries out page
+//!   by page on a CPU that no thread needs; without such a CPU, the thread that is furthest behind pays.
+//! - **A store to a replicated page** is a fault, after which the master copy alone is left or, under `carrefour`, the
+//!   writer's copy. Another node that had a copy then faults at its next miss and gets a new copy. Stores that hit in a
+//!   cache fault, too. Of those, the trace has the first to each page in 100,000 instructions of a thread, so a copy
+//!   outlives a store by no more than that.
+//! - **Samples** (`carrefour`) are taken of each thread at even distances of its own time, and cost it time. Chance decides
+//!   which instruction is sampled: a miss as often as instructions are misses, and a load that hits in the first
+//!   level as often as programs load. Such a load counts as one to the page of the last data miss. Where a policy is
+//!   shown one miss in N, the distances between these are random, too.
+//! - **Hinting faults** (`kernel-balancing`) come at the first miss to a page after the page was unmapped: references
+//!   that hit in the first level are not in a trace.
+//! - **A thread that moves** to another CPU, by a schedule ([`Schedule`]) or a policy, finds cold caches there. It is charged
+//!   once for refilling them, one line after the other at the mean latency of its misses so far. As many lines are
+//!   charged as the CPU's largest private cache has, or as the thread has missed since it last moved. This is an
+//!   estimate ([`Outcome::estimated`]): the trace does not say what the thread would miss there.
 //!
 //! [`simulate`] runs several policies in parallel, each a replay of its own: results do not depend on
 //! how many workers there are.
@@ -86,7 +84,7 @@ pub use error::Error;
 pub use movements::{Movement, MovementKind, Movements, PageExtent};
 pub use options::{Copy, EVERY_SAMPLED, Flush, Information, Job, NUMBERS, Options, Pages};
 pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
-pub use policy::{Halves, Home, PhaseHomes, PlanHomes, SimulatedPolicy};
+pub use policy::{Home, MigrateReplicateMode, PhaseHomes, PlanHomes, SimulatedPolicy};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
 pub use timeline::{Part, Timeline};
@@ -159,7 +157,7 @@ fn simulate_one(
     let job = &job.on(machine.nodes.len());
     let figures = Figures::new(machine, timing, &job.options);
     let homes = first_homes(trace, timing, &figures, job)?;
-    if let Some(reason) = job.policy.senseless_on(timing) {
+    if let Some(reason) = job.policy.unsuitable_on(timing) {
         return Err(Error::NoSense {
             policy: job.policy.name().to_owned(),
             reason,
@@ -203,9 +201,9 @@ fn simulate_one(
         } => {
             let policy = MigrateReplicate::new(thresholds, &setting)?;
             let policy = match halves {
-                Halves::Both => policy,
-                Halves::Migrate => policy.migrate_only(),
-                Halves::Replicate => policy.replicate_only(),
+                MigrateReplicateMode::Both => policy,
+                MigrateReplicateMode::Migrate => policy.migrate_only(),
+                MigrateReplicateMode::Replicate => policy.replicate_only(),
             };
             match adaptive {
                 false => run.under::<_, true>(policy),

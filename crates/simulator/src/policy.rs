@@ -33,7 +33,7 @@ pub enum SimulatedPolicy {
         /// Thresholds, for full information.
         thresholds: Thresholds,
         /// Which of its halves are on.
-        halves: Halves,
+        halves: MigrateReplicateMode,
         /// The trigger follows memory pressure and contention (§6.2.2, §8.2).
         adaptive: bool,
     },
@@ -100,7 +100,7 @@ pub struct PhaseHomes {
 
 /// Halves of [`SimulatedPolicy::MigrateReplicate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Halves {
+pub enum MigrateReplicateMode {
     /// `migrate-replicate`.
     Both,
     /// `migrate`.
@@ -140,9 +140,9 @@ impl SimulatedPolicy {
         };
         match name {
             "post-facto" => Some(Self::PostFacto),
-            "migrate" => Some(dynamic(Halves::Migrate)),
-            "replicate" => Some(dynamic(Halves::Replicate)),
-            "migrate-replicate" => Some(dynamic(Halves::Both)),
+            "migrate" => Some(dynamic(MigrateReplicateMode::Migrate)),
+            "replicate" => Some(dynamic(MigrateReplicateMode::Replicate)),
+            "migrate-replicate" => Some(dynamic(MigrateReplicateMode::Both)),
             "block-naive" => Some(Self::BlockNaive),
             "replicate-on-first-touch" => Some(Self::ReplicateOnFirstTouch),
             // It was called `traffic`, and is so in older scripts.
@@ -171,15 +171,15 @@ impl SimulatedPolicy {
             Self::KernelBalancing(_) => "kernel-balancing",
             Self::Auto(_) => "auto",
             Self::MigrateReplicate {
-                halves: Halves::Both,
+                halves: MigrateReplicateMode::Both,
                 ..
             } => "migrate-replicate",
             Self::MigrateReplicate {
-                halves: Halves::Migrate,
+                halves: MigrateReplicateMode::Migrate,
                 ..
             } => "migrate",
             Self::MigrateReplicate {
-                halves: Halves::Replicate,
+                halves: MigrateReplicateMode::Replicate,
                 ..
             } => "replicate",
         }
@@ -195,7 +195,7 @@ impl SimulatedPolicy {
     }
 
     /// Why there is nothing for it to do on a machine; `None`: there may be.
-    pub fn senseless_on(&self, timing: &Timing) -> Option<&'static str> {
+    pub fn unsuitable_on(&self, timing: &Timing) -> Option<&'static str> {
         let memories = timing
             .capacity_pages
             .iter()

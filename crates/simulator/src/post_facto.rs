@@ -106,10 +106,9 @@ impl OnlinePolicy for Watching<'_> {
     }
 }
 
-/// For each page the node on which its misses, those that are judged, take the least unloaded
-/// latency (Verghese §6.2.1); of several, the first. `None` for pages that are only touched. Under
-/// contention no choice page by page is best: where many pages have the same best node, they share
-/// its controller.
+/// For each page the node on which its counted misses take the least unloaded latency (Verghese §6.2.1); the first of
+/// several such nodes. `None` for pages without counted misses. Under contention, no choice page by page is best: pages with the same
+/// best node share its controller.
 pub(crate) fn homes(
     misses: &Misses,
     figures: &Figures,

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use nearpage_machine::{CpuId, several};
+use nearpage_amount::counted;
+use nearpage_machine::CpuId;
 use nearpage_recording::ThreadIndex;
 use serde::Deserialize;
 
@@ -18,10 +19,10 @@ pub enum Scheduler {
     /// They stay where they were traced, but for the schedule's moves.
     #[default]
     Pinned,
-    /// UNIX's priorities with affinity (Verghese §5). A thread goes back to the CPU that it ran on last; where that is
-    /// taken it goes to the nearest idle one, and a CPU that falls idle takes the thread that has waited longest in the
-    /// longest queue. At the end of a turn a CPU takes the thread that waits for another, where that has had
-    /// [`Schedule::affinity_ns`] less CPU time; of what was before, half counts after each second.
+    /// UNIX's priorities with affinity (Verghese §5). A thread goes back to the CPU that it ran on last, or to the nearest idle CPU if
+    /// that one is taken. A CPU that falls idle takes the thread that has waited longest in the longest queue. At the end of a
+    /// turn, a CPU takes a thread that waits for another CPU if that thread has had [`Schedule::affinity_ns`] less CPU time. CPU
+    /// time counts half after each second.
     Affinity,
     /// Programs share the CPUs out among them, as evenly as they can, and anew whenever a program
     /// begins or ends (Verghese's parallel workload); a program's threads take turns on its CPUs.
@@ -136,8 +137,8 @@ impl Schedule {
         if self.programs.len() > programs {
             return refused(format!(
                 "it has {}, for {}",
-                several(self.programs.len() as u64, "program"),
-                several(programs as u64, "recording")
+                counted(self.programs.len() as u64, "program"),
+                counted(programs as u64, "recording")
             ));
         }
         let latest_ns = TIME_MAX / FS as u64;

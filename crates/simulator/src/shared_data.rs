@@ -8,7 +8,7 @@ use crate::trace::Trace;
 
 /// Who refers to an object.
 #[derive(Clone, Copy, PartialEq)]
-enum Users {
+enum ObjectUsers {
     Nobody,
     One(usize),
     Several,
@@ -27,7 +27,7 @@ pub(crate) fn shared_data(trace: &dyn Trace) -> Result<Vec<bool>, Error> {
         *numbers.entry(key).or_insert(next)
     };
     let objects: Vec<usize> = (0..trace.pages() as u32).map(object).collect();
-    let mut users = vec![Users::Nobody; numbers.len()];
+    let mut users = vec![ObjectUsers::Nobody; numbers.len()];
     let mut batch = StepBatch::default();
     for (thread, (_, mut steps)) in trace.threads()?.into_iter().enumerate() {
         while steps.next(&mut batch)? {
@@ -39,14 +39,14 @@ pub(crate) fn shared_data(trace: &dyn Trace) -> Result<Vec<bool>, Error> {
                     return Err(Error::NoSuchPage { page, pages });
                 };
                 users[object] = match users[object] {
-                    Users::Nobody => Users::One(thread),
-                    Users::One(other) if other == thread => Users::One(thread),
-                    Users::One(_) | Users::Several => Users::Several,
+                    ObjectUsers::Nobody => ObjectUsers::One(thread),
+                    ObjectUsers::One(other) if other == thread => ObjectUsers::One(thread),
+                    ObjectUsers::One(_) | ObjectUsers::Several => ObjectUsers::Several,
                 };
             }
         }
     }
-    let is_shared = |page: u32| users[objects[page as usize]] == Users::Several;
+    let is_shared = |page: u32| users[objects[page as usize]] == ObjectUsers::Several;
     let pages = 0..trace.pages() as u32;
     Ok(pages
         .map(|page| trace.is_data(page) && is_shared(page))

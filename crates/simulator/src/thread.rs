@@ -91,7 +91,7 @@ const AHEAD: usize = 2;
 
 /// What a policy learns of a thread besides its misses.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct ThreadObservation {
     /// When its next sample is due.
     pub next_sample: u64,
     /// Page of its last miss of data.
@@ -106,7 +106,7 @@ pub(crate) struct Watched {
     pub epoch: (u64, u64),
 }
 
-impl Watched {
+impl ThreadObservation {
     /// The thread's own time: what it spent waiting is not.
     pub fn own(&self, time: u64) -> u64 {
         time - self.waited
@@ -155,7 +155,7 @@ pub(crate) struct Thread<'a> {
     pub since: u64,
     /// Where the last phase that counts ended.
     pub result: ThreadOutcome,
-    pub watched: Watched,
+    pub watched: ThreadObservation,
     steps: StepSource<'a>,
     /// The batch that it is at.
     misses: Cow<'a, [Miss]>,
@@ -199,7 +199,7 @@ impl<'a> Thread<'a> {
             totals: Totals::default(),
             since: 0,
             result: ThreadOutcome::default(),
-            watched: Watched::default(),
+            watched: ThreadObservation::default(),
             steps,
             misses: Cow::default(),
             happenings: Cow::default(),

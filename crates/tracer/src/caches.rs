@@ -212,7 +212,7 @@ pub struct Miss<'a> {
 }
 
 /// What the others had of a line.
-struct Others {
+struct OtherCopies {
     /// One of them, modified.
     modified: bool,
     /// Somebody still has a copy.
@@ -392,11 +392,11 @@ impl Caches {
         slot: usize,
         miss: &Miss,
         outcome: &mut Outcome,
-    ) -> Others {
+    ) -> OtherCopies {
         let cpu = miss.cpu;
         let entry = set.entry(slot);
         let state = entry.state();
-        let mut others = Others {
+        let mut others = OtherCopies {
             modified: state == MODIFIED,
             have_it: false,
         };

@@ -1,8 +1,7 @@
 //! Who waits for whom: the futex calls of the process, and what its threads' ends wake.
 //!
-//! Known by address within the process: whoever is woken from outside resumes without a signal. The
-//! kernel wakes in the order of waiting, and so does this; a thread whose wait returned at once was
-//! in nobody's way.
+//! Futexes are known by address within the process; a thread that another process wakes resumes without a signal. Threads wake
+//! in the order of waiting, as in the kernel. A thread whose wait returned at once has blocked no other.
 
 use std::collections::HashMap;
 

@@ -12,12 +12,12 @@
 //! instructions a second for all CPUs together, of which two hundred and fifty ticks a second on each would be most. So
 //! while it is traced, its clock goes `SLOWER` times as slow.
 //!
-//! From the mark on, where the setup says so, and otherwise from the first instruction; to the end
-//! mark or the emulator's end. What runs before and after is not slowed by callbacks.
+//! The trace begins at the begin mark if the setup says so, else at the first instruction; it ends at the end mark or with
+//! the emulator. Instructions before and after are not slowed by callbacks.
 //!
-//! What is left out: references to devices (counted), what the processor itself reads and writes (page
-//! tables, interrupt frames; some of what it does for an interrupt counts as the interrupted
-//! instruction's), what devices do, and the rest of an access that goes on in the next page.
+//! The trace leaves out references to devices (they are counted), accesses by devices, the processor's own accesses
+//! (page tables, interrupt frames), and the second part of an access across a page boundary. Some of the processor's
+//! accesses for an interrupt count as the interrupted instruction's.
 
 use std::collections::HashSet;
 use std::ffi::{c_uint, c_void};

@@ -6,14 +6,14 @@
 //! which is why this crate alone is under the GPL-2.0-or-later. It is told what to do by a setup
 //! ([`nearpage_wire::tracer_setup`]), and shares nothing else with the rest of nearpage.
 //!
-//! What the preload library does while it logs the program's allocations is none of the program's: its
-//! code is left out, and what others (the unwinder, the C library) do for it, between marks that it
-//! executes ([`plugin`]). What the loader does to load it is in the trace.
+//! The preload library's own work inside the program (logging allocations) is left out of the trace: its code by
+//! address, and what the unwinder and the C library do on its behalf by marks that it executes ([`plugin`]). Loading the
+//! library is in the trace.
 //!
-//! Processes are traced each by itself: caches of one are not invalidated by another, and a forked
-//! child starts with cold caches and a file of its own. What a program runs by `exec` is emulated
-//! and traced likewise ([`exec`]). A guest under QEMU's system emulator is one trace, whose threads
-//! are the guest's CPUs ([`guest`]). In the lab, the machine's model decides how long everything takes in a guest (module `lab`).
+//! Each process is traced by itself: caches of one are not invalidated by another, and a forked child starts with cold caches
+//! and a file of its own. Programs that a program runs by `exec` are emulated and traced, too ([`exec`]). A guest under
+//! QEMU's system emulator is one trace, whose threads are the guest's CPUs ([`guest`]). In the lab, the model of the machine
+//! decides how long everything in a guest takes (module `lab`).
 
 pub mod caches;
 pub mod calls;

@@ -26,7 +26,7 @@ struct Block {
 /// All blocks, by host address.
 pub struct Memory(Vec<Block>);
 
-struct Found<'a> {
+struct FoundBlocks<'a> {
     qemu: &'a MemoryInterface,
     blocks: Vec<Block>,
 }
@@ -35,7 +35,7 @@ struct Found<'a> {
 /// QEMU calls it with a block of its own, and `found` as given.
 unsafe extern "C" fn found(block: *mut MemoryBlock, found: *mut c_void) -> c_int {
     // SAFETY: `Memory::find` gives it, and waits.
-    let found = unsafe { &mut *found.cast::<Found>() };
+    let found = unsafe { &mut *found.cast::<FoundBlocks>() };
     let qemu = found.qemu;
     // SAFETY: QEMU's functions, with its block.
     let (host, place, bytes, name) = unsafe {
@@ -63,7 +63,7 @@ unsafe extern "C" fn found(block: *mut MemoryBlock, found: *mut c_void) -> c_int
 impl Memory {
     /// As it is now.
     pub fn find(qemu: &MemoryInterface) -> Self {
-        let mut all = Found {
+        let mut all = FoundBlocks {
             qemu,
             blocks: Vec::new(),
         };

@@ -1,9 +1,8 @@
-//! Who lets a reader of a pipe go on: writers, and who closes it, in whatever process.
+//! Which thread lets a reader of a pipe go on: a writer, or a thread that closes the pipe, in any process.
 //!
-//! The processes of a program share a table, in a file beside their traces: which signal was given
-//! last for each pipe. A signal is given before the call that it stands for, and looked up after the
-//! read, so that it surely came before. It need not be the one that brought the bytes: where the
-//! writer is ahead, a later one is found, by no more than the pipe holds.
+//! The processes of a program share a table, in a file beside their traces, with the last signal of each pipe. A writer enters
+//! its signal before its call, and the reader looks it up after the read, so the signal surely came first. The signal
+//! may belong to a later write than the one that brought the bytes: if the writer is ahead, by as much as the pipe holds.
 
 use std::fs::{File, OpenOptions, read_dir};
 use std::mem::ManuallyDrop;

@@ -19,7 +19,7 @@ use crate::instructions::{at, instruction_text, is_atomic, is_string_instruction
 use crate::process::Process;
 use crate::qemu::{self, ALL_ACCESSES, AccessKind, Block, Id, Info, NO_REGISTERS, StoreBit};
 use crate::thread::{Code, Run, Thread};
-use crate::vcpus::{self, Entered, Vcpu};
+use crate::vcpus::{self, ThreadGuard, Vcpu};
 use crate::{guest, lab, maps, messages};
 
 /// How long the end waits for threads in system calls: such a thread may wait for another that has stopped.
@@ -82,7 +82,7 @@ fn keep(process: Process) -> &'static Process {
 }
 
 /// The thread of the CPU; made where this is its first step.
-fn thread(vcpu: &Vcpu) -> Option<Entered<'_>> {
+fn thread(vcpu: &Vcpu) -> Option<ThreadGuard<'_>> {
     vcpu.thread(first_step)
 }
 
@@ -138,7 +138,7 @@ fn first_step() -> Option<Box<Thread>> {
 
 /// The thread of the guest's CPU.
 #[inline]
-pub(crate) fn vcpu_thread(vcpu: &Vcpu) -> Option<Entered<'_>> {
+pub(crate) fn vcpu_thread(vcpu: &Vcpu) -> Option<ThreadGuard<'_>> {
     match vcpu.traced() {
         None => first_step_of_vcpu(vcpu),
         thread => thread,
@@ -147,7 +147,7 @@ pub(crate) fn vcpu_thread(vcpu: &Vcpu) -> Option<Entered<'_>> {
 
 #[cold]
 #[inline(never)]
-fn first_step_of_vcpu(vcpu: &Vcpu) -> Option<Entered<'_>> {
+fn first_step_of_vcpu(vcpu: &Vcpu) -> Option<ThreadGuard<'_>> {
     vcpu.thread(|| {
         let process = process()?;
         Thread::new(process, &process.vcpu(vcpu.number()))

@@ -19,7 +19,7 @@ use crate::serial::SerialLog;
 use crate::system;
 
 /// A thread that has been asked for and has not run yet.
-pub struct Birth {
+pub struct NewThread {
     /// Its thread id, once its creator has been told.
     pub tid: Option<u32>,
     /// Order of creation.
@@ -66,7 +66,7 @@ pub struct Process {
     pub whole_system: bool,
     thread_cpus: Vec<usize>,
     futexes: Mutex<Futexes>,
-    births: Mutex<Vec<Birth>>,
+    births: Mutex<Vec<NewThread>>,
     /// A creator was told which thread it made, or that it made none.
     told: Condvar,
     threads_created: AtomicU32,
@@ -180,9 +180,9 @@ impl Process {
     }
 
     /// A guest's CPU makes its first step that is traced.
-    pub fn vcpu(&self, number: u32) -> Birth {
+    pub fn vcpu(&self, number: u32) -> NewThread {
         let time = self.lockstep.begin();
-        Birth {
+        NewThread {
             tid: None,
             number,
             place: number as usize,
@@ -201,10 +201,10 @@ impl Process {
         number
     }
 
-    fn new_birth(&self, started_by: u64, ends_at: u64, time: u64) -> Birth {
+    fn new_birth(&self, started_by: u64, ends_at: u64, time: u64) -> NewThread {
         let number = self.threads_created.fetch_add(1, Relaxed);
         let place = self.take_place();
-        Birth {
+        NewThread {
             tid: None,
             number,
             place,
@@ -227,7 +227,7 @@ impl Process {
 
     /// What is known of the calling thread, which has made its first step. It may be ahead of its
     /// creator, which alone can tell it from others that are created at the same time.
-    pub fn born(&self) -> Birth {
+    pub fn born(&self) -> NewThread {
         let tid = Some(system::thread_id());
         let mut births = locked(&self.births);
         loop {
@@ -342,7 +342,7 @@ pub(crate) mod tests {
         );
         let setup = Setup::parse(setup.leak()).expect("it is right");
         let process = &Process::new(setup, &folder, 0).expect("TMPDIR can be written to");
-        let cpu = |birth: &Birth| process.cpu_of(birth.place);
+        let cpu = |birth: &NewThread| process.cpu_of(birth.place);
         let [main, first, second] = [0; 3].map(|_| process.new_birth(0, 0, 0));
         assert_eq!([cpu(&main), cpu(&first), cpu(&second)], [2, 1, 0]);
         process.leave_place(first.place);

@@ -18,7 +18,7 @@ use crate::caches::{Cpu, Outcome};
 use crate::dependences::Origins;
 use crate::lockstep::{Member, Turn};
 use crate::output::Stream;
-use crate::process::{Birth, Process};
+use crate::process::{NewThread, Process};
 use crate::qemu::{AccessKind, StoreBit};
 use crate::sets::Place;
 use crate::system;
@@ -109,7 +109,7 @@ pub struct Thread {
     pub counters: [u64; COUNTERS],
     /// Order of creation.
     pub number: u32,
-    /// See [`Birth::place`].
+    /// See [`NewThread::place`].
     pub place: usize,
     /// In the lockstep.
     pub member: Member,
@@ -122,7 +122,7 @@ pub struct Thread {
     /// Of a guest's CPU: it waits for an interrupt, or has and has not gone on.
     idle: bool,
     /// What the preload library does for itself.
-    pub left_out: LeftOut,
+    pub left_out: UncountedDepth,
     stored: StoredPages,
     /// Which misses the values of its registers come from, where that is wanted.
     origins: Option<Box<Origins>>,
@@ -132,7 +132,7 @@ pub struct Thread {
 
 /// Where a thread stands in what does not count.
 #[derive(Default)]
-pub struct LeftOut {
+pub struct UncountedDepth {
     /// Such stretches around it that lie in each other; 0: it counts.
     pub depth: u32,
     /// Blocks since the outermost began.
@@ -141,7 +141,7 @@ pub struct LeftOut {
 
 impl Thread {
     /// The calling host thread is that new thread; it may run when this returns.
-    pub fn new(process: &'static Process, birth: &Birth) -> Option<Box<Self>> {
+    pub fn new(process: &'static Process, birth: &NewThread) -> Option<Box<Self>> {
         let position = process.cpu_of(birth.place);
         let moves = process.setup.thread_moves.iter();
         let mut moves: Vec<(u64, usize)> = moves
@@ -202,7 +202,7 @@ impl Thread {
             call: Default::default(),
             calls: process.lockstep.calls(birth.member),
             idle: false,
-            left_out: LeftOut::default(),
+            left_out: UncountedDepth::default(),
             stored: StoredPages::new(),
             origins: process.flows.as_ref().map(|_| Box::<Origins>::default()),
             origin: 0,

@@ -51,12 +51,12 @@ pub(crate) struct Vcpu {
 }
 
 /// The only reference to a thread, until it is dropped.
-pub(crate) struct Entered<'vcpu> {
+pub(crate) struct ThreadGuard<'vcpu> {
     guarded: *const Guarded,
     _vcpu: PhantomData<&'vcpu Vcpu>,
 }
 
-impl Deref for Entered<'_> {
+impl Deref for ThreadGuard<'_> {
     type Target = Thread;
 
     #[inline]
@@ -67,7 +67,7 @@ impl Deref for Entered<'_> {
     }
 }
 
-impl DerefMut for Entered<'_> {
+impl DerefMut for ThreadGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Thread {
         // SAFETY: as in `deref`, and `self` is borrowed mutably.
@@ -75,7 +75,7 @@ impl DerefMut for Entered<'_> {
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for ThreadGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the thread is not freed while its flag is set.
@@ -97,10 +97,10 @@ unsafe fn unused<'slot>(guarded: *const Guarded) -> Option<&'slot Guarded> {
 /// # Safety
 /// As [`unused`].
 #[inline]
-unsafe fn enter<'vcpu>(guarded: *const Guarded) -> Option<Entered<'vcpu>> {
+unsafe fn enter<'vcpu>(guarded: *const Guarded) -> Option<ThreadGuard<'vcpu>> {
     // SAFETY: as this function's.
     unsafe { unused(guarded) }?.in_use.store(true, Relaxed);
-    Some(Entered {
+    Some(ThreadGuard {
         guarded,
         _vcpu: PhantomData,
     })
@@ -129,14 +129,14 @@ impl Vcpu {
 
     /// Its thread, if the thread's accesses count and nobody is using it.
     #[inline]
-    pub(crate) fn traced(&self) -> Option<Entered<'_>> {
+    pub(crate) fn traced(&self) -> Option<ThreadGuard<'_>> {
         // SAFETY: only the host thread that runs the CPU has a `Vcpu` of this number, and only through
         // one are this slot's threads entered and freed. (`take_all` says why it may.)
         unsafe { enter(TRACED[self.number].load(Relaxed)) }
     }
 
     /// Its thread, if it works for the preload library and nobody is using it.
-    pub(crate) fn untraced(&self) -> Option<Entered<'_>> {
+    pub(crate) fn untraced(&self) -> Option<ThreadGuard<'_>> {
         // SAFETY: as in `traced`.
         unsafe { enter(UNTRACED[self.number].load(Relaxed)) }
     }
@@ -188,7 +188,7 @@ impl Vcpu {
     pub(crate) fn thread(
         &self,
         begin: impl FnOnce() -> Option<Box<Thread>>,
-    ) -> Option<Entered<'_>> {
+    ) -> Option<ThreadGuard<'_>> {
         if let Some(thread) = self.traced().or_else(|| self.untraced()) {
             return Some(thread);
         }
@@ -200,14 +200,14 @@ impl Vcpu {
     }
 
     #[cold]
-    fn add(&self, thread: Box<Thread>) -> Entered<'_> {
+    fn add(&self, thread: Box<Thread>) -> ThreadGuard<'_> {
         let guarded = Box::into_raw(Box::new(Guarded {
             in_use: AtomicBool::new(true),
             thread: UnsafeCell::new(*thread),
         }));
         // A thread that `begin` itself may have added is given up, but not freed: it may be in use.
         TRACED[self.number].store(guarded, Relaxed);
-        Entered {
+        ThreadGuard {
             guarded,
             _vcpu: PhantomData,
         }

@@ -27,7 +27,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Of the page that shows these paths, from `folder`, where an earlier one kept it.
+    /// The access to the page that shows these paths: from `folder`, if an earlier page kept it there, else a new one.
     ///
     /// # Errors
     /// [`Error::Random`].
@@ -41,10 +41,10 @@ impl Access {
         Ok(Self { port, token, file })
     }
 
-    /// Keeps it for the next page of these paths, which is to be served on `port`, too. Forgets what was not used for long.
+    /// Keeps this access and `port` for the next page of these paths, and deletes entries that were not used for long.
     ///
     /// # Errors
-    /// As the system says.
+    /// Errors of the system.
     pub fn keep(&self, port: u16) -> io::Result<()> {
         let Some((file, folder)) = self
             .file

@@ -6,10 +6,11 @@
 //! | `sums.bin` | `f32`, `[row][by][column][colour]`: see [`pyramid`](crate::pyramid) |
 //! | `index.bin` | written last; little-endian: magic, the recording's [`Identity`], what [`identity_of_file`] says of the other two, number of segments, and for each: chunk, position in `points.bin`, first tick, end tick, number of starts, starts; CRC-32 of all before it |
 //!
-//! Whatever does not fit is made again, so nothing here needs to be understood by a later version.
+//! Files that do not fit the recording or this version are made again, so later versions need not read them.
 //!
-//! A stranger's recording may come with such a folder. It is believed where this user made these very files: a copy, as out of
-//! an archive, has other numbers and times of change, which nobody can set. In somebody else's folder nothing is kept.
+//! A recording from a stranger may come with such a folder. It is trusted only if this user made these very files: a copy,
+//! as out of an archive, has other inode numbers and change times, which nobody can set. Nothing is kept in another
+//! user's folder.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -47,20 +47,20 @@ pub(crate) struct Functions {
 pub(crate) struct Code {
     name: String,
     file: String,
-    source: Shown<Source>,
-    instructions: Shown<Vec<Instruction>>,
+    source: Availability<Source>,
+    instructions: Availability<Vec<Instruction>>,
     share: f64,
 }
 
 /// Something, or why it is not shown, in words.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum Shown<T> {
+enum Availability<T> {
     There(T),
     Missing { missing: String },
 }
 
-impl<T> From<Result<T, String>> for Shown<T> {
+impl<T> From<Result<T, String>> for Availability<T> {
     fn from(found: Result<T, String>) -> Self {
         match found {
             Ok(found) => Self::There(found),

@@ -90,7 +90,7 @@ pub(crate) struct Costs {
 }
 
 /// Adds up accesses.
-struct Adder<'a> {
+struct CostAdder<'a> {
     opened: &'a Opened,
     /// One for all chunks, which come in the order of time.
     search: Search<'a>,
@@ -104,7 +104,7 @@ struct Adder<'a> {
     left_out: u64,
 }
 
-impl<'a> Adder<'a> {
+impl<'a> CostAdder<'a> {
     fn new(opened: &'a Opened, index: &'a ObjectIndex) -> Self {
         let recording = &opened.recording;
         let threads = &recording.tables.threads;
@@ -174,7 +174,7 @@ impl Costs {
     /// Of a recording, or of a part of its time, of which `stage` is.
     pub fn new(opened: &Opened, stage: &Stage, selection: Option<(u64, u64)>) -> Self {
         let index = ObjectIndex::new(&opened.recording.tables.objects);
-        let mut adder = Adder::new(opened, &index);
+        let mut adder = CostAdder::new(opened, &index);
         let share = opened.for_each_batch(selection, |batch| adder.add(batch));
         let left_out = adder.left_out;
         // The attribution's rows may be several groups, which have patterns alike.

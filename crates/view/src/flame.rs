@@ -65,12 +65,12 @@ pub(crate) struct Flame {
 }
 
 #[derive(Default)]
-struct Growing {
+struct FlameNode {
     sums: Sums,
-    branches: FxHashMap<Step, Growing>,
+    branches: FxHashMap<Step, FlameNode>,
 }
 
-impl Growing {
+impl FlameNode {
     fn add(&mut self, steps: impl IntoIterator<Item = Step>, sums: Sums) {
         let mut at = self;
         at.sums += sums;
@@ -139,7 +139,7 @@ pub(crate) fn flame(opened: &Opened, stage: &Stage, costs: &Costs) -> Flame {
             (object, site)
         })
         .collect();
-    let mut all = Growing::default();
+    let mut all = FlameNode::default();
     for row in &costs.rows {
         let (object, site) = match row.object {
             Some(position) => objects[position].clone(),
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn small_branches_stand_together_and_every_sum_is_kept() {
-        let mut all = Growing::default();
+        let mut all = FlameNode::default();
         all.add([step("grid"), step("smooth")], sums(9000.0, 0.0));
         all.add([step("grid"), step("exchange")], sums(1000.0, 1.0));
         // Without cost, and all of the stores.

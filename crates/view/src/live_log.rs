@@ -1,8 +1,8 @@
-//! A log of `nearpage live`, followed while the daemon writes it: what was decided and why, and what
-//! pages did, in the form in which results of simulations are shown.
+//! A log of `nearpage live`, followed while the daemon writes it: decisions, their reasons, and movements of pages, in the
+//! form of a simulation's results.
 //!
-//! The log says where each sampled page was and what was decided; that a page *moved* is taken from
-//! where it is next seen, whoever moved it.
+//! The log says where each sampled page was, and what was decided. A page has *moved* if its next sample finds it on another
+//! node, whether the daemon or the kernel moved it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -36,12 +36,12 @@ type PageKey = (u16, u64);
 #[derive(Debug)]
 pub struct LiveLog {
     path: PathBuf,
-    followed: Mutex<Followed>,
+    followed: Mutex<LogState>,
 }
 
 /// What was read so far.
 #[derive(Debug)]
-struct Followed {
+struct LogState {
     head: Head,
     /// Bytes of whole lines that were read.
     read_bytes: u64,
@@ -58,8 +58,8 @@ struct Followed {
     numbers: FxHashMap<u32, PageKey>,
     pages: FxHashMap<PageKey, Homes>,
     pages_beyond: u64,
-    movements: VecDeque<Moved>,
-    decided: Decided,
+    movements: VecDeque<LoggedMove>,
+    decided: ActionCounts,
     latest: Value,
     decisions: Value,
 }
@@ -75,7 +75,7 @@ struct Homes {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Moved {
+struct LoggedMove {
     time_ns: u64,
     page: PageKey,
     kind: MovementKind,
@@ -85,7 +85,7 @@ struct Moved {
 
 /// Decisions so far.
 #[derive(Clone, Copy, Debug, Default)]
-struct Decided {
+struct ActionCounts {
     migrate: u64,
     interleave: u64,
     replicate: u64,
@@ -93,7 +93,7 @@ struct Decided {
 }
 
 /// Accesses of an interval, and pages that had moved when they were seen.
-struct Seen {
+struct IntervalAccesses {
     local: u64,
     remote: u64,
     moved: u64,
@@ -101,7 +101,7 @@ struct Seen {
     served: Vec<u64>,
 }
 
-impl Seen {
+impl IntervalAccesses {
     /// What the page shows of the latest interval.
     fn latest(&self, entry: &Entry) -> Value {
         let interval = &entry.interval;
@@ -131,10 +131,10 @@ pub fn is_log(path: &Path) -> bool {
 }
 
 impl LiveLog {
-    /// Reads what there is.
+    /// Reads the lines that have been written so far.
     ///
     /// # Errors
-    /// [`Error::Log`]: a file that can't be read, or whose first line is none of such a log.
+    /// [`Error::Log`]: a file that cannot be read, or that is no log of `live`.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let refuse = |what: String| Error::Log {
             file: path.display().to_string(),
@@ -150,7 +150,7 @@ impl LiveLog {
                 "its first line: expected at most {NODES_MAX} nodes, found {nodes}"
             )));
         }
-        let mut followed = Followed {
+        let mut followed = LogState {
             head,
             read_bytes: 0,
             lines: 1,
@@ -163,7 +163,7 @@ impl LiveLog {
             pages: FxHashMap::default(),
             pages_beyond: 0,
             movements: VecDeque::new(),
-            decided: Decided::default(),
+            decided: ActionCounts::default(),
             latest: Value::Null,
             decisions: Value::Null,
         };
@@ -240,7 +240,7 @@ impl Lines {
     }
 }
 
-impl Followed {
+impl LogState {
     fn take(&mut self, mut lines: Lines) {
         self.problem = loop {
             match lines.next() {
@@ -284,8 +284,8 @@ impl Followed {
 
     /// Takes down where an interval's pages were seen. The log says what a page's number stands for before the
     /// first access that it matters for.
-    fn observe(&mut self, interval: &Interval, begin_ns: u64) -> Seen {
-        let mut all = Seen {
+    fn observe(&mut self, interval: &Interval, begin_ns: u64) -> IntervalAccesses {
+        let mut all = IntervalAccesses {
             local: 0,
             remote: 0,
             moved: 0,
@@ -382,7 +382,7 @@ impl Followed {
         if homes.last == home {
             return false;
         }
-        self.movements.push_back(Moved {
+        self.movements.push_back(LoggedMove {
             time_ns,
             page,
             kind: homes.decided,

@@ -22,7 +22,7 @@ pub(crate) const OBJECTS_WHOLE: usize = 5000;
 
 /// What a table has of the objects beyond [`OBJECTS_WHOLE`], column by column.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Brief {
+pub(crate) struct ObjectColumns {
     name: Vec<String>,
     kind: Vec<ObjectKind>,
     cost_ns: Vec<f64>,
@@ -38,10 +38,10 @@ pub(crate) struct Brief {
     file: Vec<String>,
 }
 
-pub(crate) fn brief(opened: &Opened, stage: &Stage) -> Brief {
+pub(crate) fn brief(opened: &Opened, stage: &Stage) -> ObjectColumns {
     let groups = &stage.attribution.objects;
     let names = Names::new(&opened.recording.tables, groups);
-    let mut brief = Brief::default();
+    let mut brief = ObjectColumns::default();
     for group in groups.iter().skip(OBJECTS_WHOLE) {
         let hot = group.hot.first().map(|hot| (hot.module, hot.offset));
         let code = hot.map_or_else(CodePlace::default, |hot| opened.functions.code_place(hot));

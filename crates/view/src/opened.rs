@@ -16,7 +16,7 @@ use crate::cache::Cache;
 use crate::costs::Costs;
 use crate::functions::Functions;
 use crate::picture::Sources;
-use crate::plans::Shown;
+use crate::plans::ShownPlan;
 use crate::point::{Points, Scale};
 use crate::pyramid::{self, Pyramid};
 use crate::space::Space;
@@ -53,18 +53,18 @@ pub struct Stage {
     pub missing: Vec<String>,
     /// Of a selection of time, each object's number in all of the recording, as far as it is found there.
     pub(crate) numbers: Option<Vec<Option<usize>>>,
-    pub(crate) found: Found,
+    pub(crate) found: StageResults,
 }
 
 /// What was found in a stage, once it was asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct StageResults {
     /// The report as JSON.
     pub report: OnceLock<String>,
     /// The plan as it was before anybody changed it.
-    pub plan: OnceLock<Shown>,
+    pub plan: OnceLock<ShownPlan>,
     /// The one that was decided afresh.
-    pub decided: OnceLock<Shown>,
+    pub decided: OnceLock<ShownPlan>,
     /// What instructions cost on objects.
     pub costs: OnceLock<Costs>,
 }
@@ -121,7 +121,7 @@ impl Opened {
             functions.names.len(),
             times(&recording),
         );
-        let kept = Kept {
+        let kept = PointSinks {
             builder: Builder::new(&scale, None),
             sums: None,
         };
@@ -154,7 +154,7 @@ impl Opened {
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             numbers: None,
-            found: Found::default(),
+            found: StageResults::default(),
         };
         if !whole
             && let Some((store, sums)) = Cache::new(&recording, &scale, &functions).open(&scale)
@@ -228,7 +228,7 @@ impl Opened {
         } else {
             let mut cache = Cache::new(recording, &self.scale, &self.functions);
             let (points, sums) = cache.create().map_err(Error::Write)?;
-            let kept = Kept {
+            let kept = PointSinks {
                 builder: Builder::new(&self.scale, Some(points)),
                 sums: Some((pyramid::Builder::new(&self.scale), sums)),
             };
@@ -262,7 +262,7 @@ impl Opened {
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             numbers: None,
-            found: Found::default(),
+            found: StageResults::default(),
         };
         *self.stage.write().expect("nobody panics holding it") = Arc::new(stage);
         Ok(())
@@ -308,13 +308,13 @@ fn times(recording: &Recording) -> (u64, u64) {
 }
 
 /// Where a pass puts the points.
-struct Kept<'a> {
+struct PointSinks<'a> {
     builder: Builder,
     sums: Option<(pyramid::Builder<'a>, File)>,
 }
 
 /// What came of reading chunks once.
-struct Pass {
+struct ChunkPass {
     attribution: Attribution,
     timeline: Timeline,
     elsewhere: f64,
@@ -331,13 +331,13 @@ struct Chunks<'a> {
     chosen: Chosen<'a>,
     points: Points<'a>,
     scale: &'a Scale,
-    kept: Option<Kept<'a>>,
+    kept: Option<PointSinks<'a>>,
     done: &'a AtomicUsize,
-    seen: Mutex<Seen>,
+    seen: Mutex<PassTotals>,
 }
 
 /// What is gathered on the way.
-struct Seen {
+struct PassTotals {
     timeline: Timeline,
     elsewhere: f64,
     rows: u64,
@@ -406,9 +406,9 @@ fn pass(
     recording: &Recording,
     places: Places<'_>,
     chosen: Chosen<'_>,
-    kept: Option<Kept<'_>>,
+    kept: Option<PointSinks<'_>>,
     done: &AtomicUsize,
-) -> Result<Pass, Error> {
+) -> Result<ChunkPass, Error> {
     let Places {
         space,
         scale,
@@ -426,7 +426,7 @@ fn pass(
         scale,
         kept,
         done,
-        seen: Mutex::new(Seen {
+        seen: Mutex::new(PassTotals {
             timeline: Timeline::new(scale, &chosen.ticks),
             elsewhere: 0.0,
             rows: 0,
@@ -450,7 +450,7 @@ fn pass(
     let seen = seen.into_inner().expect("nobody panics holding it");
     let (store, pyramid) = match kept {
         None => (None, None),
-        Some(Kept { builder, sums }) => {
+        Some(PointSinks { builder, sums }) => {
             let sums = sums.map(|(builder, file)| builder.finish(file));
             (
                 Some(builder.finish()),
@@ -458,7 +458,7 @@ fn pass(
             )
         }
     };
-    Ok(Pass {
+    Ok(ChunkPass {
         attribution,
         timeline: seen.timeline,
         elsewhere: seen.elsewhere,

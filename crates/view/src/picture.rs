@@ -162,7 +162,7 @@ impl<'a> Grid<'a> {
 
     /// The points of each part, read once whatever the number of parts: where they come from sums,
     /// none. One list for each thread that read, in the order of what it read.
-    fn dealt(&self, parts: &[Range<usize>]) -> io::Result<Vec<Vec<Vec<Dealt>>>> {
+    fn dealt(&self, parts: &[Range<usize>]) -> io::Result<Vec<Vec<Vec<BinnedPoint>>>> {
         let Bins::Points {
             window,
             row_lines,
@@ -186,7 +186,7 @@ impl<'a> Grid<'a> {
                 let column = ((point.tick - window.ticks.start) / column_ticks) as usize;
                 let part = part_of_row[row];
                 let bin = (row - parts[part].start) * self.frame.columns + column;
-                dealt[part].push(Dealt {
+                dealt[part].push(BinnedPoint {
                     sum: (bin * self.slots + scale.slot(self.by, point)) as u32,
                     weight: point.weight,
                 });
@@ -244,7 +244,7 @@ impl<'a> Grid<'a> {
 
 /// A point on its way to the sums of its part.
 #[derive(Clone, Copy, Debug)]
-struct Dealt {
+struct BinnedPoint {
     /// Position in them.
     sum: u32,
     weight: f32,
@@ -276,11 +276,11 @@ fn workers() -> usize {
 }
 
 impl Picture {
-    /// What `asked` frames. Bins are whole lines and ticks, so there may be fewer than asked for. A
-    /// bin in which there is anything of colour `first` has that colour.
+    /// The picture of the window `asked`. Bins are whole lines and ticks, so there may be fewer bins than requested. A bin with
+    /// any access of colour `first` has that colour.
     ///
     /// # Errors
-    /// Of the files behind the sources.
+    /// Errors of the files behind the sources.
     pub fn new(
         sources: Sources,
         by: ColourBy,
@@ -348,10 +348,10 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Of what `asked` frames, over all of its time.
+    /// The addresses of the window `asked`, over all of its time.
     ///
     /// # Errors
-    /// Of the files behind the sources.
+    /// Errors of the files behind the sources.
     pub fn new(sources: Sources, by: ColourBy, asked: &Frame) -> io::Result<Self> {
         let one = Frame {
             columns: 1,
@@ -409,7 +409,7 @@ impl Value {
     /// All of `asked`.
     ///
     /// # Errors
-    /// Of the files behind the sources.
+    /// Errors of the files behind the sources.
     pub fn new(sources: Sources, asked: &Frame) -> io::Result<Self> {
         let Sources { scale, store, .. } = sources;
         let window = asked.window(scale);

@@ -71,7 +71,7 @@ struct Flows {
 
 /// The plan that is shown before anybody changes it, and where it comes from.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ShownPlan {
     decided: DecidedPlan,
     /// Threads are taken to run so; none: as recorded.
     layout: Option<ThreadPlacement>,
@@ -173,7 +173,7 @@ fn shown<'a>(
     planner: impl Fn(Option<ThreadPlacement>) -> Planner<'a>,
     recording: &Recording,
     file: Option<Result<(PathBuf, Plan), nearpage_plan::Error>>,
-) -> Result<Shown, Error> {
+) -> Result<ShownPlan, Error> {
     let (file, unreadable) = match file.transpose() {
         Ok(file) => (file, None),
         Err(error) => (None, Some(error.to_string())),
@@ -186,7 +186,7 @@ fn shown<'a>(
     let Some((path, plan)) = file else {
         let policy = Policy::default();
         let decided = planner.decide(&[policy], &session.parameters)?;
-        return Ok(Shown {
+        return Ok(ShownPlan {
             decided: decided.into_iter().next().expect("a plan for each program"),
             origin: format!("policy {}", policy.as_str()),
             layout,
@@ -197,7 +197,7 @@ fn shown<'a>(
     let misfits = misfits(&plan, &planner.programs()?[0], recording);
     let mut decided = planner.predict(plan, &session.parameters)?;
     decided.file = Some(path.clone());
-    Ok(Shown {
+    Ok(ShownPlan {
         decided,
         origin: path.display().to_string(),
         layout,

@@ -107,7 +107,7 @@ impl<'a> Builder<'a> {
     /// Writes the sums.
     ///
     /// # Errors
-    /// Of the file.
+    /// Errors of the file.
     pub fn finish(self, file: File) -> io::Result<Pyramid> {
         file.set_len(self.shape.bytes())?;
         let mut bytes = Vec::with_capacity(self.shape.row() * 4);

@@ -70,7 +70,7 @@ impl Listening {
         format!("http://{}/{}/", self.server.address(), self.token)
     }
 
-    /// Answers until the process ends; `opened` is called once, when somebody with the token asks for the first time.
+    /// Answers requests until the process ends. `opened` is called once, at the first request with the token.
     ///
     /// # Errors
     /// [`Error::Listen`], where the kernel refuses what a server needs.

@@ -39,7 +39,7 @@ impl Session {
         self.saved(&SavedView::default())
     }
 
-    /// The same, which opens at a view.
+    /// The file's content, which opens at the given view.
     ///
     /// # Errors
     /// [`Error::NoPage`].

@@ -91,11 +91,10 @@ impl Builder {
         }
     }
 
-    /// Adds the points of a chunk, and puts them in order of buckets; in a bucket they stay in the
-    /// order that they came in.
+    /// Adds the points of a chunk, sorted by bucket. Points of one bucket stay in the order in which they came.
     ///
     /// # Errors
-    /// Of the file.
+    /// Errors of the file.
     pub fn add(&self, chunk: usize, points: &mut Vec<Point>) -> io::Result<()> {
         let Some(&first) = points.first() else {
             return Ok(());
@@ -228,10 +227,10 @@ impl Store {
         pieces
     }
 
-    /// Hands over every point of a window that is in these pieces of it.
+    /// Calls back with every point of the window in these pieces.
     ///
     /// # Errors
-    /// Of the file.
+    /// Errors of the file.
     pub fn scan(
         &self,
         window: &Window,

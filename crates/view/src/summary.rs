@@ -1,8 +1,7 @@
-//! What to look at first: what a recording's program lost to memory, to what, and what was odd about the recording.
+//! What to look at first: what a recording's program lost to memory, to what, and what to know about the recording.
 
-use nearpage_amount::percent;
+use nearpage_amount::{counted, percent};
 use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals};
-use nearpage_machine::several;
 use nearpage_recording::Source;
 use serde::Serialize;
 
@@ -29,18 +28,18 @@ pub(crate) struct Summary {
     /// Of this, to other nodes' memory; null where no page's node is known.
     remote_cost_ns: Option<f64>,
     /// The costliest objects.
-    objects: Vec<Costly>,
+    objects: Vec<CostEntry>,
     /// The costliest functions.
-    functions: Vec<Costly>,
-    /// What was odd.
-    oddities: Vec<Oddity>,
+    functions: Vec<CostEntry>,
+    /// What the reader has to know of the recording.
+    warnings: Vec<Warning>,
     /// Share of the accesses that this is from, 0 to 1.
     share: f64,
 }
 
 /// An object or a function.
 #[derive(Debug, Serialize)]
-struct Costly {
+struct CostEntry {
     name: String,
     /// Time lost, in nanoseconds.
     cost_ns: f64,
@@ -52,7 +51,7 @@ struct Costly {
 
 /// Something that the reader has to know of the recording, and the view that shows more of it.
 #[derive(Debug, PartialEq, Serialize)]
-struct Oddity {
+struct Warning {
     words: String,
     view: &'static str,
 }
@@ -94,7 +93,7 @@ pub(crate) fn summary(opened: &Opened, stage: &Stage, is_selection: bool) -> Sum
         objects: groups
             .iter()
             .take(OBJECTS)
-            .map(|group| Costly {
+            .map(|group| CostEntry {
                 name: names.of(group),
                 cost_ns: group.cost_ns(),
                 cost_share: share(group.cost_ns(), cost_ns),
@@ -102,12 +101,12 @@ pub(crate) fn summary(opened: &Opened, stage: &Stage, is_selection: bool) -> Sum
             })
             .collect(),
         functions: functions(opened, stage),
-        oddities: oddities(opened, stage, samples, is_selection),
+        warnings: warnings(opened, stage, samples, is_selection),
         share: stage.share,
     }
 }
 
-fn functions(opened: &Opened, stage: &Stage) -> Vec<Costly> {
+fn functions(opened: &Opened, stage: &Stage) -> Vec<CostEntry> {
     let costs = &stage.timeline.functions_cost_ns;
     let all: f64 = costs.iter().sum();
     // The last is all others.
@@ -118,7 +117,7 @@ fn functions(opened: &Opened, stage: &Stage) -> Vec<Costly> {
     own.into_iter()
         .filter(|(_, cost)| *cost > 0.0)
         .take(FUNCTIONS)
-        .map(|(name, cost_ns)| Costly {
+        .map(|(name, cost_ns)| CostEntry {
             name: name.clone(),
             cost_ns,
             cost_share: share(cost_ns, all),
@@ -127,9 +126,9 @@ fn functions(opened: &Opened, stage: &Stage) -> Vec<Costly> {
         .collect()
 }
 
-fn oddities(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -> Vec<Oddity> {
+fn warnings(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -> Vec<Warning> {
     let mut found = Vec::new();
-    let mut odd = |view, words: String| found.push(Oddity { words, view });
+    let mut warn = |view, words: String| found.push(Warning { words, view });
     let attribution = &stage.attribution;
     let counts = attribution.counts;
     let source = opened.recording.metadata.source;
@@ -139,7 +138,7 @@ fn oddities(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -
         "recording"
     };
     if accesses == 0 {
-        odd(
+        warn(
             "space",
             format!(
                 "The {what} has no access to memory: {}.",
@@ -150,19 +149,19 @@ fn oddities(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -
             ),
         );
     } else if (accesses as f64) < Confidence::SAMPLES_SURE && source != Source::Tracer {
-        odd(
+        warn(
             "objects",
             format!(
                 "Few samples: the {what} has {} to memory; patterns and shares are guesses below {:.0}.",
-                several(accesses, "access"),
+                counted(accesses, "access"),
                 Confidence::SAMPLES_SURE
             ),
         );
     }
     if counts.lost > 0 {
         let all = (counts.samples + counts.lost) as f64;
-        let lost = several(counts.lost, "sample");
-        odd(
+        let lost = counted(counts.lost, "sample");
+        warn(
             "objects",
             format!(
                 "{lost} of {all} were lost ({}): the kernel's buffer was full.",
@@ -172,7 +171,7 @@ fn oddities(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -
     }
     let undecoded = share(counts.undecoded as f64, counts.samples as f64);
     if undecoded >= ODD_SHARE {
-        odd(
+        warn(
             "objects",
             format!(
                 "{} of the samples could not be decoded: it is not known which address they accessed.",
@@ -181,14 +180,14 @@ fn oddities(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -
         );
     }
     if !opened.recording.metadata.marks.is_empty() {
-        odd(
+        warn(
             "space",
             "Tables count only the stable phase that the program marked; pictures show all of the time.".to_owned(),
         );
     }
     let elsewhere = share(stage.elsewhere, attribution.totals.accesses);
     if elsewhere >= ODD_SHARE {
-        odd(
+        warn(
             "space",
             format!(
                 "{} of the accesses were to addresses where no object or module is known: they are in no picture.",
@@ -197,7 +196,7 @@ fn oddities(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -
         );
     }
     if let Some(words) = one_node(opened, stage) {
-        odd("machine", words);
+        warn("machine", words);
     }
     found
 }
@@ -222,7 +221,7 @@ fn one_node(opened: &Opened, stage: &Stage) -> Option<String> {
         [Some(node)] if working.len() > 1 => Some(format!(
             "All {} threads ran on node {node} of {}: `nearpage record --threads scatter` spreads them.",
             working.len(),
-            several(machine.nodes.len() as u64, "node")
+            counted(machine.nodes.len() as u64, "node")
         )),
         _ => None,
     }

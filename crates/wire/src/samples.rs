@@ -65,14 +65,14 @@ pub enum Kind {
 /// Why no more samples come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Ended {
+pub enum StopReason {
     /// The program installed a handler of its own for the signal.
     SignalTaken = 1,
     /// The program uses all realtime signals.
     NoSignal = 2,
 }
 
-impl Ended {
+impl StopReason {
     /// The reason with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         [Self::SignalTaken, Self::NoSignal]

@@ -58,11 +58,11 @@ impl Seeds {
         record("full", &full, false, &small)?;
         record("full-hits", &hits, false, &small)?;
         record("full-unfinished", &full, true, &small)?;
-        let thinned = folder.join("thinned");
-        if !thinned.exists() {
+        let downsampled = folder.join("downsampled");
+        if !downsampled.exists() {
             let mut downsample = Command::new(nearpage);
             downsample.args(["thin", "--quiet", "--every", "4", "-o"]);
-            downsample.arg(&thinned).arg(folder.join("full"));
+            downsample.arg(&downsampled).arg(folder.join("full"));
             downsample
                 .stderr(Stdio::null())
                 .stdout(Stdio::null())

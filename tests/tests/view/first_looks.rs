@@ -126,7 +126,7 @@ fn a_selection_of_time_is_followed_everywhere() {
     );
     // A time without an access, and one that is none.
     page.go("summary&since=1999950001&until=1999950002");
-    page.says("#oddities", "The selection has no access to memory");
+    page.says("#warnings", "The selection has no access to memory");
     let host = format!("Host: {}\r\n", page.viewed.host());
     let request = format!(
         "GET /{}/report?recording=0&since=5&until=5",
@@ -196,7 +196,7 @@ fn recordings_with_nothing_in_them_say_so() {
     made_up::recording_without_accesses(&case.path(SOLVER), &machine);
     let mut page = Page::new(case, &[SOLVER], "");
     page.says(
-        "#oddities",
+        "#warnings",
         "The recording has no access to memory: record for longer",
     );
     page.says("#saving", "no access that a plan could place");

@@ -194,17 +194,38 @@ fn the_remedy_is_as_many_samples_as_the_least_sampled_object_lacks() {
         rate_hz: 400.0,
     };
     let of = |samples, share| Confidence { samples, share };
-    assert_eq!(sampling.remedy(&[of(3, 1.0)], "place them"), None);
+    let remedy = |findings: &[Confidence]| sampling.remedy(findings, "place");
+    assert_eq!(remedy(&[of(3, 1.0)]), None);
     assert_eq!(
-        sampling
-            .remedy(&[of(100, 0.2), of(900, 0.3), of(3, 1.0)], "place them")
-            .as_deref(),
-        Some("too few samples of 2 objects to place them: record 6 s more, or with --rate 1600")
+        remedy(&[of(100, 0.2), of(900, 0.3), of(3, 1.0)]).as_deref(),
+        Some(
+            "2 objects have too few samples to be sure of their places: record a run of 8 s, or use --rate 1600"
+        )
     );
-    // No rate is as high.
+}
+
+#[test]
+fn nobody_is_asked_to_record_hundreds_of_times_as_long() {
+    let sampling = Sampling {
+        seconds: 2.0,
+        rate_hz: 400.0,
+    };
+    let of = |samples| Confidence {
+        samples,
+        share: 0.2,
+    };
     assert_eq!(
-        sampling.remedy(&[of(1, 0.2)], "place them").as_deref(),
-        Some("too few samples of 1 object to place them: record 800 s more")
+        sampling.remedy(&[of(1)], "pattern").as_deref(),
+        Some(
+            "1 object has too few samples to be sure of its pattern, and would have in a run 10 times as long"
+        )
+    );
+    assert_eq!(
+        sampling.remedy(&[of(40), of(39)], "pattern").as_deref(),
+        Some(
+            "1 object has too few samples to be sure of its pattern: record a run of 20 s, or use --rate 4000; 1 object \
+             has too few samples to be sure of its pattern, and would have in a run 10 times as long"
+        )
     );
 }
 

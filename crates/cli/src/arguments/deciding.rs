@@ -9,38 +9,35 @@ use super::values::runtime_scale;
 
 #[derive(Clone, Debug, Args)]
 pub struct Deciding {
-    /// `auto` may decide to copy objects and code to all nodes, for `simulate`: no stock kernel can, and
-    /// `run` interleaves objects
+    /// Let `auto` copy objects and code to all nodes. `simulate` models copies; no stock kernel has them, so `run`
+    /// interleaves such objects
     #[arg(long)]
     pub replicas: bool,
-    /// `auto` may decide that an object is placed when a second thread runs, or while several do, not
-    /// while one thread fills it: `simulate` does all of that, `run` moves pages when the second thread is
-    /// created, and not back
+    /// Let `auto` place objects later than at their allocation: when a second thread starts, or while several
+    /// threads run. `run` moves pages once, when the second thread is created
     ///
-    /// Of a trace it looks for long phases, too, which begin with a parallel region, a task or a thread's
-    /// start routine: what had better be elsewhere from then on, pages or threads, is so when that function is first
-    /// executed, in `run` too.
+    /// With a trace, `auto` also looks for long phases, which begin with a parallel region, a task or a thread's
+    /// start routine. Pages and threads that are better off elsewhere in a phase move when its function is first
+    /// executed, in `simulate` and in `run`.
     #[arg(long)]
     pub phases: bool,
-    /// `auto` may decide for online migration: pages move while the program runs, by `live --policy auto`. `simulate`
-    /// and `run` both do that
+    /// Let `auto` choose online migration, which moves pages while the program runs, as `live --policy auto` does
     ///
-    /// Only where a trace is replayed. Copies that `live` would make are simulated with --replicas; no stock
-    /// kernel can make them.
+    /// It takes a trace. `simulate` and `run` follow the choice. Copies are simulated with --replicas only, as no
+    /// stock kernel can make them.
     #[arg(long, alias = "live")]
     pub online_migration: bool,
-    /// How many times as long as recorded the parallel part of the real run is, in which several threads run. `auto`
-    /// decides for such a run
+    /// How many times as long as in the recording the parallel part of the real run takes; `auto` plans for that run
     #[arg(long = "runtime-scale", alias = "longer", value_name = "TIMES", default_value_t = nearpage_planner::RUNTIME_SCALE, value_parser = runtime_scale)]
     pub runtime_scale: f64,
-    /// `auto` weighs the recorded input alone: for runs with that input, and no other size
+    /// Plan for runs with the recorded input only
     ///
-    /// Otherwise a placement with a size (page runs, block-cyclic) is passed over where it would cost more with an input of
-    /// another size than it saves with the recorded one. `plan` says which.
+    /// Without this option, `auto` avoids a placement that depends on a size (page runs, block-cyclic) if it would cost
+    /// more with an input of another size than it saves with the recorded one. `plan` names such placements.
     #[arg(long)]
     pub same_input: bool,
-    /// Where threads are taken to run: none leaves each on the node where it was recorded [default: none where the machine
-    /// has the recorded nodes, else compact]
+    /// Where the plan assumes that threads run; none: on the nodes where they were recorded [default: none if the
+    /// machine has these nodes, else compact]
     #[arg(long, value_enum)]
     pub threads: Option<Threads>,
 }

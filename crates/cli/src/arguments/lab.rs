@@ -20,7 +20,7 @@ use super::values;
     subcommand_negates_reqs = true
 )]
 pub struct Lab {
-    /// Many commands instead of one
+    /// Run a matrix instead of one command
     #[command(subcommand)]
     pub what: Option<LabCommand>,
     /// The modelled machine: `local`, a preset (opteron-4, carrefour-a, epyc-8, …), a TOML file or hwloc's XML
@@ -43,18 +43,19 @@ pub struct Lab {
     /// Model the boot, too; otherwise the model begins with the command, with cold caches
     #[arg(long)]
     pub whole: bool,
-    /// Let interrupts arrive between any two instructions, so that samples inside name the right ones; several times slower
+    /// Let interrupts arrive between any two instructions, so that samples in the guest name the right instruction;
+    /// several times slower
     ///
-    /// Otherwise they arrive between blocks of instructions, and samples stand on the beginning of a block.
+    /// By default interrupts arrive between blocks of instructions, and samples name the beginning of a block.
     #[arg(long)]
     pub exact_interrupts: bool,
-    /// Where random numbers of the emulator begin
+    /// Seed of the emulator's random numbers
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Research")]
     pub seed: u32,
-    /// How long the guest may boot, in processor time, so that a busy host does not matter; ten times that by the clock
+    /// Limit for the guest's boot, in processor time, so that a busy host does not matter; ten times that by the clock
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = values::seconds)]
     pub boot_limit: f64,
-    /// How long the command may run, by this host's clock [default: for ever]
+    /// Limit for the command's run, by this host's clock [default: none]
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
     pub time_limit: Option<f64>,
     /// Print the result as JSON; what the command prints goes to standard error
@@ -79,8 +80,8 @@ pub enum LabCommand {
 
 /// Run commands × machines × settings in the lab, and print a table
 ///
-/// Each finished run is kept in a file, so that the same command goes on where it was interrupted, and a second process on
-/// the same FILE shares the work. Runs that are missing or failed are listed.
+/// Each finished run is kept in a file: the same command continues an interrupted matrix, and a second process on the same
+/// FILE shares the work. Missing and failed runs are listed.
 #[derive(Debug, Args)]
 pub struct Matrix {
     /// TOML with the commands, machines and settings (docs/lab.md says which keys)

@@ -47,7 +47,7 @@ pub struct Live {
     /// auto: near the memory that they use)
     #[arg(long)]
     pub threads: bool,
-    /// Decide and tell, but move nothing
+    /// Print decisions, but move nothing
     #[arg(long)]
     pub dry_run: bool,
     /// What sampling may cost, in percent of the targets' CPU time
@@ -56,17 +56,17 @@ pub struct Live {
     /// Samples per second and CPU, instead of as many as --max-overhead pays for
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
-    /// With hardware that says how long a load took: leave out those that take fewer cycles [default: 30;
-    /// carrefour: 0, as it counts hits of the first level]
+    /// With a PMU: leave out loads that take fewer cycles [default: 30; carrefour: 0, as it counts hits of the first
+    /// level]
     #[arg(long, value_name = "CYCLES", value_parser = clap::value_parser!(u32).range(..=0xffff))]
     pub min_latency: Option<u32>,
-    /// The longest that a call that moves pages may take
+    /// Longest time that one call for moving pages may take
     #[arg(long, value_name = "S", default_value = "20ms", value_parser = seconds)]
     pub max_stall: f64,
-    /// Pages move no faster than this, in MiB a second
+    /// Highest rate of moving pages, in MiB a second
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub max_move_rate: u64,
-    /// Hot pages that counters are kept of, in all
+    /// Number of hot pages with counters, all processes together
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=nearpage_live::PAGES_MOST as i64))]
     pub pages: u32,
     /// Serve metrics for Prometheus at http://ADDR/metrics
@@ -75,14 +75,14 @@ pub struct Live {
     /// Write every decision with its inputs to this file, a line of JSON for each interval
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Make the decisions of a log again, and compare; goes with --json alone
+    /// Repeat the decisions of a log, and compare them with the log; takes no option but --json
     #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "min_latency", "max_stall", "max_move_rate", "pages", "serve", "log", "seed", "plain", "output", "quiet", "command"])]
     pub replay: Option<PathBuf>,
-    /// Start of random draws
+    /// Seed of random numbers
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Research")]
     pub seed: u64,
-    /// Print a line of JSON for each interval: what goes to the log. What the command prints on standard output goes
-    /// to standard error
+    /// Print a line of JSON for each interval, the same as in the log. The command's standard output goes to standard
+    /// error
     #[arg(long)]
     pub json: bool,
     /// Print lines instead of showing a screen, and leave the terminal to the command
@@ -91,7 +91,7 @@ pub struct Live {
     /// Write what the command prints to this file, instead of the terminal
     #[arg(long, value_name = "FILE", requires = "command")]
     pub output: Option<PathBuf>,
-    /// Say nothing but what goes wrong
+    /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
     /// The command and its arguments
@@ -120,10 +120,10 @@ pub struct Top {
     /// Watch the processes of this control group (its folder, or its path in the hierarchy)
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
-    /// Time between two looks
+    /// Time between two updates
     #[arg(long, value_name = "S", default_value = "2s", value_parser = seconds)]
     pub interval: f64,
-    /// End after so many looks
+    /// End after N updates
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub iterations: Option<u64>,
     /// What sampling may cost, in percent of the processes' CPU time
@@ -132,7 +132,7 @@ pub struct Top {
     /// Samples per second and CPU, instead of as many as --max-overhead pays for
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
-    /// Print a line of JSON for each look
+    /// Print a line of JSON for each update
     #[arg(long)]
     pub json: bool,
     /// Print tables instead of showing a screen

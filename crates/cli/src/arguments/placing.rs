@@ -11,8 +11,8 @@ use super::{RESEARCH, Threads};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// What takes least time on the machine, contention included, by more than is uncertain: replayed
-    /// where the recording is of every miss, predicted otherwise; on one memory node, as `object`
+    /// The placements that take least time on the machine, contention included: by replay of a trace, by prediction
+    /// from samples. On a machine with one memory node the same as `object`
     Auto,
     /// Block, block-cyclic or interleave per object, by the pattern found in it
     Object,
@@ -39,10 +39,12 @@ impl Policy {
 
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// The recording, or the folder of a job: ranks that behave alike get a part of its plan each, and `run --plan` under the
-    /// job's launcher gives each rank its group's. Several recordings of one program: with different arguments or numbers of threads they get one plan
-    /// that holds for all of them, and the output says what depends on the input. With the same arguments and threads in
-    /// different places, the quickest is planned, and the plan says where threads run
+    /// A recording, or several of one program, or the folder of a job
+    ///
+    /// Several recordings with different arguments or numbers of threads get one plan for all of them, and the output
+    /// says what depends on the input. Of several that differ only in where threads ran, the quickest is planned, and
+    /// the plan says where threads run. In a job, each group of ranks that behave alike gets a part of the plan; `run
+    /// --plan` under the job's launcher gives each rank the part of its group.
     #[arg(required = true, value_name = "DIR")]
     pub recordings: Vec<PathBuf>,
     /// File to write; `-` prints it [default: DIR/plan.toml, of the first recording]. With several policies each
@@ -79,21 +81,24 @@ pub struct Run {
     /// Place by hand: WHAT=WHERE, for example symbol:cvar=block-cyclic:20M or heap>=1M=interleave
     ///
     /// WHAT: `symbol:NAME`, `symbol:NAME@MODULE`, `function:NAME[:LINE]` (heap objects allocated
-    /// there), `heap>=SIZE`, `heap<SIZE`, `mapping>=SIZE`, `unmatched` (what nothing else places, small objects
-    /// too, but no stacks; WHERE is `interleave[:NODES]`, `node:N`, `near:DEVICE` or `first-touch` then). WHERE: `block`,
-    /// `block:0-48M/64M` (shares of a part of an object of 64M, or of several, and in proportion of an object of another size),
-    /// `block-cyclic:SIZE`, `tiles:2x4/384K` (rows of 384K: two shares of the rows, four columns; another team has another grid),
-    /// `round-robin` (the objects of a `function:` to threads in turn, in the order of allocation),
-    /// `object-blocks:2000` (of those objects, planned to be so many, a share for each thread),
-    /// `interleave[:NODES]` (nodes as numactl writes them, or weighted as `0=3,1=1`), `node:N`,
-    /// `near:DEVICE` (the node next to `gpu0`, `nic0` or `nvme0`, as `nearpage machine` lists them),
-    /// `thread:K`, `first-touch`. The first rule that fits wins; rules come before the plan.
+    /// there), `heap>=SIZE`, `heap<SIZE`, `mapping>=SIZE`, `unmatched` (memory that no other rule or decision places,
+    /// small objects included, stacks excluded).
+    ///
+    /// WHERE: `block` (a contiguous share for each thread), `block:0-48M/64M` (the same of the first 48M of 64M, in
+    /// proportion for other sizes), `block-cyclic:SIZE`, `tiles:2x4/384K` (two shares of rows of 384K, four of columns),
+    /// `round-robin` (the objects of a `function:` to threads in turn, in the order of allocation), `object-blocks:2000`
+    /// (a contiguous share of 2000 such objects for each thread), `interleave[:NODES]` (nodes as numactl writes them, or
+    /// with weights: `0=3,1=1`), `node:N`, `near:DEVICE` (the node next to `gpu0`, `nic0` or `nvme0`; `nearpage machine`
+    /// lists devices), `thread:K`, `first-touch`. `unmatched` takes `interleave[:NODES]`, `node:N`, `near:DEVICE` and
+    /// `first-touch` only.
+    ///
+    /// The first rule that fits an object wins, and rules win over the plan.
     #[arg(long, value_name = "RULE")]
     pub place: Vec<String>,
-    /// Pin threads [default: as the plan says; where it says nothing, compact if it names threads, else none]
+    /// Pin threads [default: the plan's layout; without one, compact if the plan names threads, else none]
     #[arg(long, value_enum)]
     pub threads: Option<Threads>,
-    /// How pages get where they belong
+    /// How pages are put on their nodes
     #[arg(long, value_enum, default_value = "bind")]
     pub mechanism: Mechanism,
     /// With `touch`: visit the nodes once for this many heap objects
@@ -101,18 +106,18 @@ pub struct Run {
     pub touch_group: u32,
     /// Give each node a copy: code, or file:GLOB (files that do not change meanwhile)
     ///
-    /// `code`: text and constants of the command's program and its libraries. `file:GLOB`: what
-    /// processes map of these files to read it, or privately. A process uses the copies of the node on
-    /// which it starts; all processes there share them. No plan is needed.
+    /// `code`: text and constants of the command's program and its libraries. `file:GLOB`: files that processes map
+    /// read-only or privately. A process uses the copies of the node on which it starts, and shares them with all
+    /// processes there. No plan is needed.
     #[arg(long, value_name = "WHAT")]
     pub replicate: Vec<String>,
-    /// Memory that copies may take in all, in MiB; what would take more is not copied
+    /// Memory that all copies together may take, in MiB; files that do not fit are not copied
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub replicate_max: u64,
     /// Machine whose nodes the plan is enforced on (for tests of machine files)
     #[arg(long, default_value = "local", hide = true)]
     pub machine: String,
-    /// Print what was done as JSON; what the command prints on standard output goes to standard error
+    /// Print what was done as JSON; the command's standard output goes to standard error
     #[arg(long)]
     pub json: bool,
     /// Print nothing but errors
@@ -139,11 +144,11 @@ pub struct Optimize {
     /// Runs of each kind, taken in turn; medians are compared
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub runs: u32,
-    /// Samples per second of a thread's time, throughout [default: 4000 and more at first, falling to 97 to
-    /// 997: sampling takes at most 0.5 % of the program's processor time, or 80 ms where that is more]
+    /// Samples per second of a thread's time, throughout [default: 4000 or more at first, falling to 97 to 997, so that
+    /// sampling takes at most 0.5 % of the program's processor time, or 80 ms if that is more]
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
-    /// Print the comparison as JSON; what the command prints on standard output goes to standard error
+    /// Print the comparison as JSON; the command's standard output goes to standard error
     #[arg(long)]
     pub json: bool,
     /// The command and its arguments

@@ -23,7 +23,7 @@ pub enum Source {
     /// Timer signals inside the program, where the kernel allows nothing else (containers): needs
     /// the preload library, and at most as many samples as the kernel has ticks
     Signal,
-    /// What `nearpage trace` does, by its name of version 0.1
+    /// `nearpage trace`, by its name of version 0.1
     #[value(hide = true)]
     Full,
 }
@@ -55,13 +55,13 @@ pub struct Record {
     /// Where accesses come from
     #[arg(long, value_enum, default_value = "auto")]
     pub source: Source,
-    /// Samples per second of a thread's time, throughout [default: 4000 and more at first, falling to 97 to
-    /// 997: sampling takes at most 0.5 % of the program's processor time, or 80 ms where that is more]
+    /// Samples per second of a thread's time, throughout [default: 4000 or more at first, falling to 97 to 997, so that
+    /// sampling takes at most 0.5 % of the program's processor time, or 80 ms if that is more]
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
-    /// Share of the program's time that sampling may take, in percent, however short the run is: the rate
-    /// follows from what samples are found to cost [default: with the PMU, and where a running target is
-    /// too large for events of each thread, 1; else see --rate]
+    /// Share of the program's time that sampling may take, in percent, however short the run is. The rate follows
+    /// from the measured cost of a sample [default: 1 with the PMU, and for running targets with too many threads for
+    /// events of their own; otherwise see --rate]
     #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     pub max_overhead: Option<f64>,
     /// With the PMU: leave out loads quicker than this, in cycles [default: 30]
@@ -83,10 +83,10 @@ pub struct Record {
     /// Pin threads while recording
     #[arg(long, value_enum, default_value = "none")]
     pub threads: Threads,
-    /// Begin to sample this many seconds after the start
+    /// Begin to sample this long after the start, such as 2s
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub after: Option<f64>,
-    /// Sample for this long, such as 10s (what is observed runs on)
+    /// Sample for this long, such as 10s; the program runs on
     #[arg(long = "for", visible_alias = "duration", value_name = "S", value_parser = seconds)]
     pub duration: Option<f64>,
     /// Observe these running processes, and what they start
@@ -107,10 +107,10 @@ pub struct Record {
     /// Leave out paths and arguments
     #[arg(long)]
     pub redact: bool,
-    /// Of `--source full`, which is `nearpage trace`.
+    /// Options of `--source full`, which is `nearpage trace`.
     #[command(flatten)]
     pub tracing: Tracing,
-    /// Print what was done as JSON; what the command prints on standard output goes to standard error
+    /// Print what was done as JSON; the command's standard output goes to standard error
     #[arg(long)]
     pub json: bool,
     /// Print nothing but errors

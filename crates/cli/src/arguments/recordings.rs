@@ -36,17 +36,17 @@ pub struct Downsample {
     /// Named setting
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(nearpage_recording::trace::Downsampling::SETTINGS))]
     pub setting: Option<String>,
-    /// Keep one of so many that qualify, thread by thread
+    /// Keep one of every N references that qualify, thread by thread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub every: Option<u32>,
-    /// Only references of so many cycles and more, unloaded
+    /// Keep only references that take so many cycles or more on an idle machine
     #[arg(long, value_name = "CYCLES", value_parser = cycles)]
     pub min_latency: Option<f64>,
-    /// Only loads
+    /// Keep only loads
     #[arg(long)]
     pub loads_only: bool,
-    /// Follow one reference of a thread at a time, as sampling hardware does: those that the CPU
-    /// issues before it has completed are not seen (none on machines whose CPUs wait for each miss)
+    /// Follow one reference of a thread at a time, as sampling hardware does. References that the CPU issues before
+    /// that one has completed are skipped (there are none on machines whose CPUs wait for each miss)
     #[arg(long)]
     pub one_in_flight: bool,
     /// What is counted
@@ -122,8 +122,8 @@ pub struct Export {
     /// Folder or file to write; `-` prints a file
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
-    /// Write at most so many accesses, chosen at random, which stand for the others [default:
-    /// 1000000; all as Parquet, and as pprof and OTLP, which add them up]
+    /// Write at most N accesses, chosen at random, each of which stands for several [default: 1000000; all for Parquet,
+    /// and for pprof and OTLP, which add them up]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub at_most: Option<u64>,
     /// Print what was done as JSON
@@ -149,7 +149,7 @@ pub struct Merge {
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
-    /// Print nothing but errors, and what has to be known of the recordings
+    /// Print nothing but errors and warnings about the recordings
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -160,9 +160,9 @@ pub struct Merge {
     several times to see how much its runs differ: `nearpage compare a1,a2,a3 b1,b2,b3`. Conditions are about medians."
 )]
 pub struct Compare {
-    /// Recordings of the setting that the others are compared with, separated by commas
+    /// Recordings of the first setting, separated by commas; the others are compared with it
     pub before: String,
-    /// Recordings of another setting of the same program, separated by commas; several settings are compared one by one
+    /// Recordings of another setting of the same program, separated by commas; one argument for each further setting
     #[arg(required = true)]
     pub after: Vec<String>,
     /// Fail if this holds: `local<80%`, `remote>20%`, `time>12.5s`; or against BEFORE: `time>+5%`, `local<-5%`
@@ -192,9 +192,8 @@ pub struct Evaluate {
     /// Trace on which each plan is simulated [default: the first one among those compared]
     #[arg(long, value_name = "DIR")]
     pub replay: Option<PathBuf>,
-    /// Loads that took so many cycles and more count as remote where the page's node is not known
-    /// (Marathe's threshold)
-    #[arg(long, value_name = "CYCLES", default_value_t = 512.0, value_parser = cycles)]
+    /// Count loads of N cycles or more as remote where the page's node is not known (Marathe's threshold)
+    #[arg(long, value_name = "N", default_value_t = 512.0, value_parser = cycles)]
     pub remote_latency: f64,
     /// Print the comparison as JSON
     #[arg(long)]
@@ -237,7 +236,7 @@ pub enum Sort {
 pub struct Report {
     /// The recording, or the folder of a job with recordings of its ranks
     pub recording: PathBuf,
-    /// Print the whole report as JSON; with --by page, of each object who did what to each of its pages
+    /// Print the whole report as JSON; with --by page, also the accesses to each page of each object, by thread
     #[arg(long)]
     pub json: bool,
     /// What a row is [default: object; of a job, group]
@@ -252,16 +251,16 @@ pub struct Report {
     /// What comes first
     #[arg(long, value_enum, default_value = "cost")]
     pub sort: Sort,
-    /// How many rows [default: 20, of objects those with 0.5 % or more; all with --json]
+    /// Number of rows [default: 20; of objects only those with 0.5 % or more; with --json all]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
     /// All rows
     #[arg(long, conflicts_with = "top")]
     pub all: bool,
-    /// Draw who accesses which pages of an object [default: of the costliest]; a part of its name is enough
+    /// Draw which threads access which pages of an object [default: the costliest]; a part of its name is enough
     #[arg(long, value_name = "OBJECT", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["json", "by"])]
     pub heatmap: Option<String>,
-    /// Write the page that `view` shows to one file, to be read without nearpage
+    /// Write the page of `view` to one file, which needs no nearpage to read
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "loads", "stores", "sort", "top", "all", "heatmap"])]
     pub html: Option<PathBuf>,
 }
@@ -284,9 +283,8 @@ impl Report {
     are quick; it may be deleted."
 )]
 pub struct View {
-    /// Recordings (two are compared), outputs of `simulate --json`, and logs of `live --log`, which are followed while
-    /// they grow. Of a job's folder its groups of ranks, bindings, hosts and nodes are shown, and each rank's recording when
-    /// it is opened
+    /// Recordings (two are compared), outputs of `simulate --json`, logs of `live --log` (followed while they grow), or
+    /// the folder of a job (groups of ranks, bindings, hosts and nodes; each rank's recording is opened from there)
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
     /// Plan to show [default: plan.edited.toml or plan.toml in the recording's folder, else what `plan` decides]
@@ -301,7 +299,7 @@ pub struct View {
     /// program was built]
     #[arg(long = "source-dir", value_name = "DIR")]
     pub source_folders: Vec<PathBuf>,
-    /// Port to listen on [default: the one of the last time, so that addresses of the page stay good, or a free one]
+    /// Port to listen on [default: the port of the last time, so that links to the page stay valid, or a free one]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
     /// Print the address, and open no browser

@@ -52,8 +52,8 @@ pub struct Simulate {
     /// Traces, as `nearpage trace` makes them; several are programs that run at once
     #[arg(required_unless_present = "sweep", value_name = "DIR")]
     pub recordings: Vec<PathBuf>,
-    /// Replay what a TOML file lists instead (see docs/guide/sweeps.md): each result is kept in FILE.cells, and what is there
-    /// is not computed again
+    /// Replay the combinations that a TOML file lists (see docs/guide/sweeps.md). Results are kept in FILE.cells, and
+    /// those that are there are not computed again
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "recordings", "machine", "policy", "set", "schedule", "only", "initial", "json", "movements", "html",
     ])]
@@ -70,10 +70,9 @@ pub struct Simulate {
     /// Policies, with commas: first-touch, round-robin, interleave, block-naive, post-facto, migrate,
     /// replicate, migrate-replicate, replicate-on-first-touch, out-u, out-w, in-w, out-u-local,
     /// out-w-local, carrefour, kernel-balancing, auto (nearpage's own, deciding as the program runs);
-    /// plan:FILE is what `nearpage plan` decided (a file name without commas), plan:auto, plan:object
-    /// and so on what it decides of this very recording [default: round-robin,
-    /// first-touch, post-facto, migrate, replicate, migrate-replicate, as far as they make sense on
-    /// the machine]
+    /// plan:FILE (a plan of `nearpage plan`; no commas in the name), plan:auto, plan:object and so on (decided from
+    /// this recording) [default: round-robin, first-touch, post-facto, migrate, replicate, migrate-replicate, those
+    /// of them that make sense on the machine]
     #[arg(long, value_name = "P,…", value_delimiter = ',')]
     pub policy: Vec<String>,
     #[command(flatten)]
@@ -87,8 +86,8 @@ pub struct Simulate {
     /// charged a refill of their caches: the result is an estimate
     #[arg(long, value_name = "FILE", help_heading = RESEARCH)]
     pub schedule: Option<PathBuf>,
-    /// Of a guest that was recorded with its kernel (qemu-system): misses of the kernel or of programs
-    /// alone; the other's instructions take their time, and miss nothing
+    /// For a guest that was traced with its kernel (qemu-system): count only misses of the kernel, or only those of
+    /// programs. Instructions of the other take time, but never miss
     #[arg(long, value_enum, help_heading = RESEARCH)]
     pub only: Option<CountedMode>,
     /// Where pages start, for policies that move them [default: first-touch]
@@ -97,7 +96,7 @@ pub struct Simulate {
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
-    /// In the JSON and the page: movements of pages that are kept for each policy, at most
+    /// Page movements to keep for each policy, at most, in the JSON and on the page
     #[arg(long, value_name = "N", default_value_t = 10_000, help_heading = RESEARCH)]
     pub movements: usize,
     /// Write the results to this file too: the page of `view` in one file, with bars, a timeline and movements of pages
@@ -160,7 +159,7 @@ pub enum Engine {
     Slurm,
 }
 
-/// Compute what is missing of a sweep, and wait for it
+/// Compute the missing results of a sweep, and wait for them
 ///
 /// With --engine slurm an array job is submitted. The folder of FILE, the traces and nearpage itself have to be where the
 /// cluster's nodes find them under the same paths. Ctrl-C ends the waiting, not the job.

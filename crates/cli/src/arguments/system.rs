@@ -68,7 +68,7 @@ pub struct MachineForm {
 /// How thoroughly to calibrate, and how the result is printed.
 #[derive(Debug, Args)]
 pub struct Calibration {
-    /// A trial of well under a second, whose figures say little
+    /// Take well under a second, for a trial: the figures mean little
     #[arg(long)]
     pub quick: bool,
     /// Print it as JSON
@@ -84,7 +84,8 @@ pub enum MachineCommand {
         /// `local`, a preset (see `nearpage machine list`), a TOML file, hwloc's XML, or another machine's `/sys`
         #[arg(default_value = "local")]
         machine: String,
-        /// Read another machine's `/sys`, with `/proc` beside it if gathered: a folder, or a .tar, .tar.bz2, .tar.gz or .tar.zst of one
+        /// Read another machine's `/sys`, and its `/proc` beside it if gathered: a folder, or its .tar, .tar.bz2, .tar.gz or
+        /// .tar.zst
         ///
         /// hwloc-gather-topology writes such archives. Nothing is unpacked to disk, and links never lead out of
         /// the tree. Notes say what the tree lacks.
@@ -101,35 +102,32 @@ pub enum MachineCommand {
     },
     /// Measure latency and bandwidth between this machine's nodes, and what moving a page takes
     ///
-    /// From the CPUs of each node to the memory of each: latency by a pointer chase in random order
-    /// over huge pages; bandwidth of loads, of stores, and of two loads to a store, by all CPUs of the
-    /// node at once, in bytes that programs see (a line is read before an ordinary store to it, which
-    /// isn't counted; no streaming stores, no AVX); latency under load; and 512 pages that go from one node to
-    /// another and back. Takes about 1.2 seconds for
-    /// each pair of nodes, 2 more for each node, and at most half of each node's free memory. Nothing
-    /// else should run meanwhile.
+    /// Measured for each pair of nodes: latency, by a pointer chase in random order over huge pages; bandwidth of loads,
+    /// of stores, and of two loads to a store, by all CPUs of a node at once; latency under load; and the time to move
+    /// 512 pages to the other node and back. Bandwidth counts bytes that programs see: a line that an ordinary store
+    /// reads first is not counted, and there are no streaming stores and no AVX. Takes about 1.2 seconds for each pair of
+    /// nodes, 2 more for each node, and at most half of each node's free memory. Run nothing else meanwhile.
     Measure {
-        /// A trial of well under a second, whose figures say little
+        /// Take well under a second, for a trial: the figures mean little
         #[arg(long)]
         quick: bool,
         #[command(flatten)]
         output: MachineForm,
     },
-    /// Find from which rate of memory accesses on placement matters here, and how often samples may
-    /// be taken
+    /// Find from which rate of memory accesses on placement matters here, and how often samples may be taken
     ///
-    /// The first after Carrefour, §3.2.1: a loop that waits for memory and computes, more or less, on
-    /// all CPUs with the memory of each on its own node and then with all memory on one node. The
-    /// second after §3.3.1: the rate of samples that costs the share of time that recording is allowed
-    /// without --rate. Takes about 5 seconds. Nothing else should run meanwhile.
+    /// The first is measured as in Carrefour's paper, §3.2.1: loops with more and less computation between memory accesses
+    /// run on all CPUs, once with each CPU's memory on its own node, and once with all memory on one node. The second
+    /// (§3.3.1) is the rate of samples that takes the share of time that `record` allows by default. Takes about 5
+    /// seconds. Run nothing else meanwhile.
     Calibrate(Calibration),
-    /// Make a machine file of what other tools printed: `mlc`, `lat_mem_rd`, `numactl -H`, `acpidump`, `iasl -d`
+    /// Make a machine file from the output of `mlc`, `lat_mem_rd`, `numactl -H`, `acpidump` or `iasl -d`
     ///
-    /// Takes latency and bandwidth matrices, latency under load, and cache-to-cache latencies of `mlc` 3.5
-    /// to 3.11; latencies of lmbench's `lat_mem_rd`, with the command before each, as `set -x` prints it
+    /// Read are latency and bandwidth matrices, latency under load, and cache-to-cache latencies of Memory Latency Checker
+    /// (`mlc`) 3.5 to 3.11; latencies of lmbench's `lat_mem_rd`, with the command before each, as `set -x` prints it
     /// (`numactl --cpunodebind=0 --membind=1 lat_mem_rd -t 512 128`); CPUs, memory and distances of `numactl -H`; the
     /// firmware's ratings (ACPI HMAT) as `acpidump` or `iasl -d` print them, or the file /sys/firmware/acpi/tables/HMAT.
-    /// One file may have several. What was measured comes before what the firmware says.
+    /// One file may have several. Measured figures come before the firmware's.
     Import {
         /// Files with their output
         #[arg(required = true, value_name = "FILE")]
@@ -144,17 +142,18 @@ pub struct Doctor {
     /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
-    /// Pack what a maintainer needs from this machine into a .tar file, for a bug report
+    /// Pack this machine's description into a .tar file, for a bug report
     ///
-    /// It has what nearpage reads of /sys (nodes, CPUs, caches, devices on the PCI bus), which PMU events the kernel names, what
-    /// it allows, kernel and processor, and 200 raw samples of each source, of a loop of nearpage's own. It has no names,
-    /// paths or arguments of anybody's programs. What it has is listed before it is written. Takes about 3 seconds.
+    /// The file has the parts of /sys that nearpage reads (nodes, CPUs, caches, devices on the PCI bus), the kernel's PMU
+    /// events and permissions, kernel and processor, and 200 raw samples of each source, taken in a loop of nearpage
+    /// itself. It has no names, paths or arguments of other programs. The content is listed before it is written. Takes
+    /// about 3 seconds.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "from_bundle"])]
     pub bundle: Option<PathBuf>,
-    /// With --bundle: write it without a question
+    /// With --bundle: write without asking
     #[arg(long, requires = "bundle")]
     pub yes: bool,
-    /// Say what nearpage does on the machine that a bundle is of: the machine, the source that is chosen, what is decoded
+    /// Read a bundle of another machine: print the machine, the chosen source, and how its samples decode
     #[arg(long, value_name = "FILE")]
     pub from_bundle: Option<PathBuf>,
 }
@@ -164,7 +163,7 @@ pub struct History {
     /// Print it as JSON
     #[arg(long, conflicts_with = "clear")]
     pub json: bool,
-    /// Forget all of it
+    /// Delete the history
     #[arg(long)]
     pub clear: bool,
 }

@@ -33,7 +33,7 @@ pub struct Trace {
     /// Under a launcher: trace these ranks, such as 0,8-15,every:16; the others run as if without nearpage
     #[arg(long, value_name = "LIST")]
     pub ranks: Option<RankSelection>,
-    /// Print what was done as JSON; what the command prints on standard output goes to standard error
+    /// Print what was done as JSON; the command's standard output goes to standard error
     #[arg(long)]
     pub json: bool,
     /// Print nothing but errors
@@ -54,17 +54,17 @@ pub struct Tracing {
     /// between the marks that docs/reference/recording-format.md describes
     #[arg(long)]
     pub markers: bool,
-    /// Keep what the second and third level of the caches serve, not only what they miss
+    /// Keep hits of the second and third cache level, not only misses
     #[arg(long)]
     pub keep_hits: bool,
     /// Threads that move to other CPUs: a TOML file with `[[move]]`, as for `simulate` (docs/reference/schedule-file.md).
     /// Times are those of computation, since misses take no time in a trace
     #[arg(long, value_name = "FILE", help_heading = RESEARCH)]
     pub schedule: Option<PathBuf>,
-    /// Keep one of so many references at random, whether or not it missed; 0 keeps none of them
+    /// Keep one of N references at random, whether or not it missed; 0 keeps no such references
     #[arg(long, value_name = "N", help_heading = RESEARCH, default_value_t = TraceOptions::default().sample_every)]
     pub sample_every: u32,
-    /// Instructions that threads advance together, up to 16 times as many while they share nothing
+    /// Instructions that each thread runs before the others catch up, up to 16 times as many while they share nothing
     #[arg(long, value_name = "N", help_heading = RESEARCH, default_value_t = TraceOptions::default().quantum_instructions, value_parser = clap::value_parser!(u32).range(100..=1 << 30))]
     pub quantum: u32,
     /// One reference at a time, each written to a log (for tests)

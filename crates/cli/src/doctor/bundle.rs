@@ -14,7 +14,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use nearpage_machine::{Machine, several};
+use nearpage_amount::counted;
+use nearpage_machine::Machine;
 use nearpage_report::printable;
 use nearpage_runner::{PRELOAD_MISSING, PreloadLibrary};
 use nearpage_sampler::{Options, PerfBundle};
@@ -382,7 +383,7 @@ impl BundleOutput {
             let _ = write!(
                 text,
                 "{}, {} accesses ({} to the loop's data), {} computation, {} undecoded, {} malformed",
-                several(source.records as u64, "record"),
+                counted(source.records as u64, "record"),
                 source.accesses,
                 source.to_data,
                 source.compute,

@@ -146,7 +146,7 @@ impl Comparison<'_> {
         };
         let ours = own.programs()?;
         let plans = {
-            let _progress = Progress::new(format!("deciding for {}", folder.display()));
+            let _progress = Progress::deciding(folder, own.replayed());
             own.plans(self.policy, &self.deciding.parameters())?
         };
         for expected in reference.programs()? {

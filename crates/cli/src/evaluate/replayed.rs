@@ -1,4 +1,4 @@
-//! The time that plans give, each simulated on one full recording.
+//! The time that plans give, each simulated on one trace.
 
 use nearpage_machine::Machine;
 use nearpage_plan::Plan;

@@ -92,7 +92,7 @@ impl Pair {
 
 /// What is kept.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct HistoryContent {
     /// The pairs, the oldest first.
     pub pairs: Vec<Pair>,
     /// Lines that cannot be read: of another version, or damaged.
@@ -126,10 +126,12 @@ impl History {
     }
 
     /// What is kept; nothing where there is no file.
-    pub fn read(&self) -> io::Result<Kept> {
+    pub fn read(&self) -> io::Result<HistoryContent> {
         let mut file = match nearpage_files::open_to_write(&self.path()) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(HistoryContent::default());
+            }
             Err(error) => return Err(error),
         };
         let mut bytes = Vec::new();
@@ -142,7 +144,7 @@ impl History {
                 "it is longer than nearpage makes it",
             ));
         }
-        let mut kept = Kept::default();
+        let mut kept = HistoryContent::default();
         for line in String::from_utf8_lossy(&bytes).lines() {
             match serde_json::from_str::<Pair>(line) {
                 Ok(pair) if pair.is_sound() => kept.pairs.push(pair),

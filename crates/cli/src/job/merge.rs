@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_recording::{Job, RankRecording, Recording, fit_for_a_file};
 use nearpage_report::write_labelled_table;
 use schemars::JsonSchema;
@@ -61,8 +61,8 @@ impl MergeOutput {
         if !is_quiet {
             terminal::say(&format!(
                 "{} of {} merged into {}",
-                several(self.accesses, "access"),
-                several(self.ranks, "rank"),
+                counted(self.accesses, "access"),
+                counted(self.ranks, "rank"),
                 self.output.display()
             ));
         }

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use nearpage_attribution::{ObjectNames, Operations, RankFindings, RankProfile};
 use nearpage_machine::Machine;
 use nearpage_recording::{Job, RankRecording, Recording, rank_words};
-use nearpage_report::{JobBy, JobContent, asks_nothing, job_json, job_text};
+use nearpage_report::{JobBy, JobContent, TextOptions, asks_nothing, job_json, job_text};
 use nearpage_view::JobRanks;
 
 use crate::arguments::{GroupBy, Report};
@@ -52,8 +52,13 @@ pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
                 terminal::say(&format!("{}: {note}", rank_words(&ranks)));
             }
         }
-        let rows = arguments.top.unwrap_or(crate::report::ROWS);
-        terminal::print(&job_text(&content, by, terminal::width(), rows))?;
+        let options = TextOptions {
+            width: terminal::width(),
+            top: arguments.top.unwrap_or(crate::report::ROWS),
+            colour: terminal::colour(),
+            ..TextOptions::default()
+        };
+        terminal::print(&job_text(&content, by, &options))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,8 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nearpage_amount::percent;
-use nearpage_machine::several;
+use nearpage_amount::{count, counted, percent, time};
 use nearpage_runner::{LabCounts, LabKernel, LabOptions, LabPages, LabRun, LabStream, lab};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -115,35 +114,37 @@ fn to_text(run: &LabRun) -> Vec<String> {
     let Some(counts) = &run.counts else {
         return lines;
     };
+    let seconds = |seconds: f64| time(1e9 * seconds);
+    let number = |things: u64| count(things as f64);
     let per_second = match counts.host_s_per_guest_s {
         Some(ratio) => format!(", {ratio:.1} for a second of the guest"),
         None => String::new(),
     };
     lines.push(format!(
-        "{:.6} s on {} with {}; {:.1} s of the host{per_second}",
-        counts.guest_s,
+        "{} on {} with {}; {} of the host{per_second}",
+        seconds(counts.guest_s),
         run.machine,
-        several(run.cpus.into(), "CPU"),
-        counts.host_s
+        counted(run.cpus.into(), "CPU"),
+        seconds(counts.host_s)
     ));
     lines.push(format!(
-        "{} M instructions, {} L2 hits, {} L3 hits, {} TLB misses",
-        counts.instructions / 1_000_000,
-        counts.l2_hits,
-        counts.l3_hits,
-        counts.tlb_misses
+        "{} instructions, {} L2 hits, {} L3 hits, {} TLB misses",
+        number(counts.instructions),
+        number(counts.l2_hits),
+        number(counts.l3_hits),
+        number(counts.tlb_misses)
     ));
     let stall_share = |stall_s: f64| match counts.guest_s > 0.0 {
         true => stall_s / (counts.guest_s * f64::from(run.cpus)),
         false => 0.0,
     };
     lines.push(format!(
-        "misses: {} local, {} remote; stall {:.3} s ({} of all CPUs' time), of that {:.3} s in queues",
-        counts.local_misses,
-        counts.remote_misses,
-        counts.stall_s,
+        "misses: {} local, {} remote; stall {} ({} of all CPUs' time), of that {} in queues",
+        number(counts.local_misses),
+        number(counts.remote_misses),
+        seconds(counts.stall_s),
         percent(stall_share(counts.stall_s)),
-        counts.queue_s
+        seconds(counts.queue_s)
     ));
     if let Some(words) = run.pages.as_ref().and_then(LabPages::to_words) {
         lines.push(format!("pages: {words}"));
@@ -153,11 +154,11 @@ fn to_text(run: &LabRun) -> Vec<String> {
     }
     for node in &counts.nodes {
         lines.push(format!(
-            "node {}: {} local, {} remote misses, stall {:.3} s; controller {} busy",
+            "node {}: {} local, {} remote misses, stall {}; controller {} busy",
             node.node,
-            node.local_misses,
-            node.remote_misses,
-            node.stall_s,
+            number(node.local_misses),
+            number(node.remote_misses),
+            seconds(node.stall_s),
             percent(node.controller.busy)
         ));
     }

@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use nearpage_amount::{bytes, percent, time};
-use nearpage_machine::several;
+use nearpage_amount::{bytes, counted, percent, time};
 use nearpage_planner::several_inputs::{AcrossInputs, AcrossObject, OfInput};
 use nearpage_report::printable;
 
@@ -32,7 +31,7 @@ pub fn to_text(inputs: &AcrossInputs) -> String {
     let _ = writeln!(
         text,
         "one plan for {}, in the sizes and threads of {}",
-        several(inputs.recordings.len() as u64, "input"),
+        counted(inputs.recordings.len() as u64, "input"),
         printable(&base.to_string_lossy())
     );
     text

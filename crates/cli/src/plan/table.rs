@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use anstyle::Style;
-use nearpage_amount::{bytes, change, percent, time};
+use nearpage_amount::{self as amount, bytes, counted, percent, signed_change, time};
 use nearpage_attribution::Confidence;
-use nearpage_machine::several;
 use nearpage_plan::Placement;
 use nearpage_planner::{
     DecidedPlan, Doubt, ErrorSource, Judged, ObjectPrediction, Outcome, PlanTime, Uncertainty,
@@ -26,11 +25,10 @@ pub fn to_text(decided: &DecidedPlan, width: usize, colour: bool) -> String {
         "" => "program",
         named => named,
     };
-    let team = decided.plan.teams.first().map_or(1, |team| team.threads);
+    let threads = counted(decided.threads.threads as u64, "thread");
     let mut text = paragraph(&format!(
-        "{program} on {}, {}: where accesses would go (policy {}; {})",
+        "{program} on {}, {threads}: where accesses would go (policy {}; {})",
         decided.machine,
-        several(team.into(), "thread"),
         decided.policy,
         decided.threads.words()
     ));
@@ -77,14 +75,33 @@ fn rows(objects: &[ObjectPrediction]) -> Vec<&ObjectPrediction> {
     objects.iter().filter(worth_a_row).take(ROWS_MAX).collect()
 }
 
+/// What the marks in rows mean, as far as there are any.
+fn legend(rows: &[&ObjectPrediction]) -> Vec<String> {
+    let unsure = || {
+        format!(
+            "? unsure: fewer than {} of the resamples of this recording lead to the same placement",
+            percent(Confidence::SURE)
+        )
+    };
+    let assumed = || "* assumed: first touched by the thread that allocated it".to_owned();
+    let any = |has_mark: fn(&ObjectPrediction) -> bool| rows.iter().any(|object| has_mark(object));
+    let unsure = any(is_unsure).then(unsure);
+    let assumed = any(|object| object.first_touch_assumed).then(assumed);
+    unsure.into_iter().chain(assumed).collect()
+}
+
 /// What the column of placements says.
 fn placement(object: &ObjectPrediction) -> String {
     let kind = if object.unmatched { "unmatched: " } else { "" };
-    let is_unsure = object
-        .confidence
-        .is_some_and(|share| share < Confidence::SURE);
-    let unsure = if is_unsure { " ?" } else { "" };
+    let unsure = if is_unsure(object) { " ?" } else { "" };
     format!("{kind}{}{unsure}", object.placement)
+}
+
+/// Does another placement come of many resamples of the recording?
+fn is_unsure(object: &ObjectPrediction) -> bool {
+    object
+        .confidence
+        .is_some_and(|share| share < Confidence::SURE)
 }
 
 /// A row for each object that matters, and what holds for all of them.
@@ -105,7 +122,6 @@ fn objects(
     ];
     let mut text = columns.line("object", headings.map(str::to_owned));
     let left_out = prediction.objects.len() - rows.len();
-    let any_assumed = rows.iter().any(|object| object.first_touch_assumed);
     for object in rows {
         let mark = if object.first_touch_assumed { "*" } else { "" };
         let cells = [
@@ -143,9 +159,8 @@ fn objects(
         );
         let _ = writeln!(text, "{}", wrapped(&words, width));
     }
-    if any_assumed {
-        let words = "* assumed: first touched by the thread that allocated it";
-        let _ = writeln!(text, "{}", wrapped(words, width));
+    for words in legend(rows) {
+        let _ = writeln!(text, "{}", wrapped(&words, width));
     }
     text
 }
@@ -264,13 +279,16 @@ fn time_in_words(times: &PlanTime) -> String {
         format!("{} instead of {}", time(after_ns), time(before_ns))
     };
     let recorded = [times.first_touch_ns, times.planned_ns];
+    let scaled = [times.scaled_first_touch_ns, times.scaled_planned_ns];
+    if recorded[0] == recorded[1] && scaled[0] == scaled[1] {
+        return format!("time, {how}: {}, as under first touch", time(recorded[1]));
+    }
     let mut words = format!(
         "time, {how}: {} under first touch{}",
         instead(recorded),
         by_how_much(recorded)
     );
     if times.runtime_scale > 1.0 {
-        let scaled = [times.scaled_first_touch_ns, times.scaled_planned_ns];
         let _ = write!(
             words,
             "; {} with a parallel part {} times as long, for which it was decided{}",
@@ -294,9 +312,9 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
     let change = change.filter(|[least, most]| most > least);
     let by_samples = change.map(|[least, most]| {
         format!(
-            "in nine of ten recordings as long, the change lies between {:+.1} % and {:+.1} %",
-            100.0 * least,
-            100.0 * most
+            "in nine of ten recordings as long, the change lies between {} and {}",
+            signed_change(least),
+            signed_change(most)
         )
     });
     let by_model = model
@@ -316,8 +334,8 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
         .filter(|_| time.planned_ns != time.first_touch_ns)
         .map(|less| {
             format!(
-                "without the replay, the model would predict {:+.1} % of the time more",
-                100.0 * less
+                "without the replay, the model would predict {} time",
+                amount::change(less)
             )
         });
     let doubt = match doubt {
@@ -336,7 +354,7 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
 fn by_how_much([before_ns, after_ns]: [f64; 2]) -> String {
     match after_ns / before_ns - 1.0 {
         -0.0005..0.0005 => String::new(),
-        share => format!(" ({})", change(share)),
+        share => format!(" ({})", amount::change(share)),
     }
 }
 
@@ -354,6 +372,43 @@ fn fitted(text: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn object(confidence: Option<f64>, first_touch_assumed: bool) -> ObjectPrediction {
+        ObjectPrediction {
+            group: 0,
+            name: "grid".to_owned(),
+            size_bytes: 4096,
+            accesses: 100.0,
+            cost_share: 1.0,
+            placement: "block".to_owned(),
+            why: None,
+            unmatched: false,
+            decisions: vec![0],
+            first_touch_assumed,
+            samples: 100,
+            confidence,
+            recorded_local_share: None,
+            first_touch: Outcome::default(),
+            interleave: Outcome::default(),
+            planned: Outcome::default(),
+        }
+    }
+
+    #[test]
+    fn marks_are_explained_where_there_are_any() {
+        let (sure, unsure) = (object(Some(0.9), false), object(Some(0.3), false));
+        let (traced, assumed) = (object(None, false), object(None, true));
+        assert_eq!(placement(&sure), "block");
+        assert_eq!(placement(&unsure), "block ?");
+        assert!(legend(&[&sure, &traced]).is_empty());
+        let words = legend(&[&sure, &unsure, &assumed]);
+        assert!(
+            words[0].starts_with("? unsure: fewer than 60 % "),
+            "{words:?}"
+        );
+        assert!(words[1].starts_with("* assumed: "), "{words:?}");
+        assert_eq!(words.len(), 2);
+    }
 
     #[test]
     fn what_is_gained_is_said_where_there_is_any() {

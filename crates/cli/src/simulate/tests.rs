@@ -52,13 +52,13 @@ fn without_a_named_policy_those_are_run_that_make_sense() {
         .to_string();
     let words: Vec<&str> = help.split_whitespace().collect();
     let said = format!(
-        "[default: {}, as far as they make sense",
+        "[default: {}, those of them that make sense",
         names(&jobs).join(", ")
     );
     assert!(words.join(" ").contains(&said), "{help}");
     let flash = preset("flash-8").expect("preset");
     let timing = flash.timing().expect("timing");
-    assert_eq!(leave_out_senseless(&mut jobs, &timing), None);
+    assert_eq!(leave_out_unsuitable(&mut jobs, &timing), None);
     assert_eq!(jobs.len(), DEFAULT_POLICIES.len());
     let mut one = flash;
     for node in &mut one.nodes[1..] {
@@ -66,7 +66,7 @@ fn without_a_named_policy_those_are_run_that_make_sense() {
     }
     let timing = one.timing().expect("timing");
     assert_eq!(
-        leave_out_senseless(&mut jobs, &timing).expect("note"),
+        leave_out_unsuitable(&mut jobs, &timing).expect("note"),
         "Left out, as they make no sense on this machine: migrate, replicate, migrate-replicate: its memory is on \
          one node, and no page could go elsewhere."
     );

@@ -67,7 +67,7 @@ impl Cell {
         title
     }
 
-    /// What is to be simulated.
+    /// The policy to simulate.
     ///
     /// # Errors
     /// No such policy, or a value that a parameter can't have.

@@ -28,7 +28,7 @@ use crate::whole_file::WholeFile;
 use crate::{Usage, json, terminal};
 
 use file::{Cell, SweepFile};
-use result::{CellResult, Inputs, Kept, trace_identity};
+use result::{CellResult, Inputs, StoredCell, trace_identity};
 use table::Table;
 
 pub use table::{SweepOutput, SweepStatusOutput};
@@ -47,12 +47,12 @@ pub fn main(arguments: &Sweep) -> anyhow::Result<ExitCode> {
         }
         SweepCommand::Run(run) => {
             // What is wrong with the file shows before a queue is waited for.
-            let work = Work::read(&run.file)?;
+            let work = SweepWork::read(&run.file)?;
             slurm::run(run, &work)?;
             finished(&Table::of(&work)?, &work)
         }
         SweepCommand::Status(status) => {
-            let table = Table::of(&Work::read(&status.file)?)?;
+            let table = Table::of(&SweepWork::read(&status.file)?)?;
             match status.json {
                 true => json::print(&table.status())?,
                 false => terminal::print(&table.status().to_text())?,
@@ -74,7 +74,7 @@ fn write_report(report: &SweepReport) -> anyhow::Result<()> {
     let html = absolute(&report.html).context(not_found)?;
     let parquet = absolute(&report.parquet).context(not_found)?;
     let caliper = absolute(&report.caliper).context(not_found)?;
-    let table = Table::of(&Work::read(&report.file)?)?;
+    let table = Table::of(&SweepWork::read(&report.file)?)?;
     let output = table.output();
     if let Some(path) = &parquet {
         columns::write_parquet(&output, path)?;
@@ -108,7 +108,7 @@ fn write_report(report: &SweepReport) -> anyhow::Result<()> {
 }
 
 /// A sweep's cells, and where their results are.
-struct Work {
+struct SweepWork {
     /// The file as it was named.
     name: String,
     /// Its path, wherever that is called from.
@@ -117,7 +117,7 @@ struct Work {
     cells: Vec<Cell>,
 }
 
-impl Work {
+impl SweepWork {
     /// Reads a sweep's file, from whose folder traces, machines and plans are named.
     fn read(file: &Path) -> anyhow::Result<Self> {
         let name = file.display().to_string();
@@ -201,7 +201,7 @@ impl Opened {
 
 /// Computes what is missing of a shard.
 pub fn compute(file: &Path, shard: Shard, jobs: Option<u16>) -> anyhow::Result<ExitCode> {
-    let work = Work::read(file)?;
+    let work = SweepWork::read(file)?;
     std::fs::create_dir_all(&work.folder)
         .with_context(|| format!("{}: can't be made", work.folder.display()))?;
     let workers = jobs.map_or_else(
@@ -213,7 +213,7 @@ pub fn compute(file: &Path, shard: Shard, jobs: Option<u16>) -> anyhow::Result<E
         let inputs = opened.inputs(cells, &machine)?;
         let mut missing = Vec::new();
         for (at, (cell, inputs)) in cells.iter().zip(inputs).enumerate() {
-            let is_done = |kept: Kept| kept.failed.is_none();
+            let is_done = |kept: StoredCell| kept.failed.is_none();
             if shard.has(first + at) && !inputs.kept(&work.folder)?.is_some_and(is_done) {
                 missing.push(Missing {
                     title: format!(
@@ -236,7 +236,7 @@ pub fn compute(file: &Path, shard: Shard, jobs: Option<u16>) -> anyhow::Result<E
 }
 
 /// Says how a sweep ended; a failure where there is a cell without a result.
-fn finished(table: &Table, work: &Work) -> anyhow::Result<ExitCode> {
+fn finished(table: &Table, work: &SweepWork) -> anyhow::Result<ExitCode> {
     let status = table.status();
     status.to_text().lines().for_each(terminal::say);
     terminal::next(&format!(

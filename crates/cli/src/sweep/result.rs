@@ -38,7 +38,7 @@ pub struct Inputs {
 /// What is kept of a cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kept {
+pub struct StoredCell {
     /// The cell, for people.
     title: String,
     /// What it was computed from.
@@ -89,7 +89,7 @@ impl From<&Outcome> for CellResult {
     }
 }
 
-/// What identifies a trace: when it was made, and its files' names, in which processes and start times are, and sizes.
+/// Identifies a trace: its time, and the names and sizes of its files. The names contain processes and start times.
 ///
 /// # Errors
 /// A folder that can't be read.
@@ -111,7 +111,7 @@ pub fn trace_identity(recording: &Recording) -> anyhow::Result<String> {
 }
 
 impl Inputs {
-    /// Of a cell.
+    /// The inputs of a cell.
     ///
     /// # Errors
     /// A plan that can't be read.
@@ -142,19 +142,19 @@ impl Inputs {
         Ok(folder.join(format!("{}.json", checksum(text.as_bytes()))))
     }
 
-    /// What was kept of it, if there is any.
+    /// The kept result of this cell, if there is one.
     ///
     /// # Errors
-    /// A file that can't be read, or is none of ours.
-    pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<Kept>> {
-        let kept: Option<Kept> = cells::kept(&self.path(folder)?, "a result of a sweep")?;
+    /// A file that cannot be read, or that nearpage did not write.
+    pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<StoredCell>> {
+        let kept: Option<StoredCell> = cells::kept(&self.path(folder)?, "a result of a sweep")?;
         // Two inputs with one checksum: the other's result is none of this.
         Ok(kept.filter(|kept| kept.inputs == *self))
     }
 
     /// What is to be kept of a cell.
-    pub fn keep(&self, cell: &Cell, result: Result<CellResult, String>) -> Kept {
-        Kept {
+    pub fn keep(&self, cell: &Cell, result: Result<CellResult, String>) -> StoredCell {
+        StoredCell {
             title: cell.title(),
             inputs: self.clone(),
             failed: result.as_ref().err().cloned(),

@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::Work;
+use super::SweepWork;
 use crate::arguments::SweepRun;
 use crate::record::quoted;
 use crate::terminal;
 
 /// Submits the sweep and waits until the job has ended.
-pub fn run(arguments: &SweepRun, work: &Work) -> anyhow::Result<()> {
+pub fn run(arguments: &SweepRun, work: &SweepWork) -> anyhow::Result<()> {
     let shards = arguments
         .shards
         .min(u32::try_from(work.cells.len()).unwrap_or(u32::MAX));

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use nearpage_amount::{count, percent, time};
-use nearpage_machine::several;
+use nearpage_amount::{count, counted, percent, time};
 use nearpage_report::{printable, shorten};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Work;
+use super::SweepWork;
 use super::file::Cell;
 use super::result::CellResult;
 
@@ -74,7 +73,7 @@ pub struct Table {
 
 impl Table {
     /// Reads what was kept.
-    pub fn of(work: &Work) -> anyhow::Result<Self> {
+    pub fn of(work: &SweepWork) -> anyhow::Result<Self> {
         let mut found = Vec::new();
         work.for_each_group(|opened, _, cells| {
             let machine = opened.machine(&cells[0])?;
@@ -148,7 +147,7 @@ impl SweepStatusOutput {
     pub fn to_text(&self) -> String {
         let failed = self.failed.len() as u64;
         let missing = self.cells - self.done - failed;
-        let mut text = format!("{} of {} computed", self.done, several(self.cells, "cell"));
+        let mut text = format!("{} of {} computed", self.done, counted(self.cells, "cell"));
         for (count, what) in [(failed, "failed"), (missing, "missing")] {
             if count > 0 {
                 let _ = write!(text, ", {count} {what}");

@@ -4,19 +4,19 @@ use nearpage_online::{Action, ActionKind};
 use rustc_hash::FxHashMap;
 
 use super::Daemon;
-use crate::decide::Settled;
+use crate::decide::PageHome;
 
 /// Actions that are neither done nor given up, and pages to tell the policy of.
 #[derive(Debug, Default)]
-pub(super) struct Fates {
+pub(super) struct PendingActions {
     /// The last action on each page, by number.
     open: FxHashMap<u32, ActionKind>,
     /// Pages that were moved in this interval, forth or back.
     pub moved: Vec<u32>,
-    settled: Vec<Settled>,
+    settled: Vec<PageHome>,
 }
 
-impl Fates {
+impl PendingActions {
     /// What the policy asks for now.
     pub fn ask(&mut self, actions: &[Action]) {
         let asked = actions.iter().map(|action| (action.page, action.kind));
@@ -24,7 +24,7 @@ impl Fates {
     }
 
     /// Pages that the policy has not been told of.
-    pub fn take_settled(&mut self) -> Vec<Settled> {
+    pub fn take_settled(&mut self) -> Vec<PageHome> {
         std::mem::take(&mut self.settled)
     }
 }
@@ -55,7 +55,7 @@ impl Daemon {
             let home = self.homes.of(number);
             if let Some(home) = home.filter(|_| !self.interleaved.has(number)) {
                 let page = number;
-                self.fates.settled.push(Settled { page, home });
+                self.fates.settled.push(PageHome { page, home });
             }
         }
     }

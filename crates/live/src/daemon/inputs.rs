@@ -4,11 +4,11 @@ use nearpage_machine::{CpuId, NodeId};
 
 use super::{Daemon, Estimate, narrow, node_of};
 use crate::address_space::AddressSpace;
-use crate::decide::{Interval, Observed, Placed, ThreadTotals};
+use crate::decide::{Interval, ObservedAccess, PageRenumbering, ThreadTotals};
 use crate::free_memory::FreeMemory;
 use crate::kernel::Kernel;
 use crate::observer::{Observer, SampledAccess};
-use crate::pages::{AT_ONCE, Page, PageLookup, ProcessIndex, Touched};
+use crate::pages::{AT_ONCE, Page, PageLookup, PageNumber, ProcessIndex};
 use crate::process::TargetProcess;
 use crate::tally::Tally;
 
@@ -56,7 +56,7 @@ impl Daemon {
             let Some(home) = self.homes.answer(answer) else {
                 continue;
             };
-            let observed = Observed {
+            let observed = ObservedAccess {
                 home,
                 ..interval.observations[at]
             };
@@ -105,7 +105,7 @@ impl Daemon {
         &mut self,
         observer: &Observer,
         interval: &mut Interval,
-    ) -> (Vec<Placed>, Vec<u32>) {
+    ) -> (Vec<PageRenumbering>, Vec<u32>) {
         let Self {
             settings,
             node_of_cpu,
@@ -168,12 +168,12 @@ impl Daemon {
                     *without_node += 1;
                     continue;
                 }
-                let Touched { number, new } = touched;
+                let PageNumber { number, new } = touched;
                 let Page { process, address } = here.page(of_here);
                 if new {
                     homes.forget(number);
                     interleaved.forget(number);
-                    placed.push(Placed {
+                    placed.push(PageRenumbering {
                         after: answers.len(),
                         page: number,
                         process: narrow(process),
@@ -204,8 +204,8 @@ fn page_address(space: Option<&AddressSpace>, address: u64, page_bytes: u64) -> 
 
 /// A sample on a page, whose home is not known yet.
 #[inline]
-fn observed(seen: &SampledAccess, page: u32, node: u16, after_ns: u64) -> Observed {
-    Observed {
+fn observed(seen: &SampledAccess, page: u32, node: u16, after_ns: u64) -> ObservedAccess {
+    ObservedAccess {
         after_ns,
         page,
         node,

@@ -23,8 +23,8 @@ fn policy() -> Box<dyn OnlinePolicy> {
     Box::new(MigrateReplicate::new(&thresholds, &setting).expect("consistent thresholds"))
 }
 
-fn seen(page: u32, node: u16) -> Observed {
-    Observed {
+fn seen(page: u32, node: u16) -> ObservedAccess {
+    ObservedAccess {
         after_ns: 0,
         page,
         node,
@@ -35,7 +35,7 @@ fn seen(page: u32, node: u16) -> Observed {
     }
 }
 
-fn interval(begin_ns: u64, observations: Vec<Observed>) -> Interval {
+fn interval(begin_ns: u64, observations: Vec<ObservedAccess>) -> Interval {
     Interval {
         begin_ns,
         end_ns: begin_ns + 500_000_000,
@@ -69,7 +69,7 @@ fn counts_go_on_over_intervals_and_end_with_the_epoch() {
 fn a_number_that_stands_for_another_page_starts_from_nothing() {
     let mut decider = Decider::new(policy(), 4, 100);
     let mut interval_of_another = interval(0, vec![seen(7, 2); 4]);
-    interval_of_another.placed = vec![Placed {
+    interval_of_another.placed = vec![PageRenumbering {
         after: 3,
         page: 7,
         process: 1,
@@ -89,7 +89,7 @@ fn what_cannot_be_is_passed_over() {
     let mut strange = vec![seen(100, 2); 4];
     strange.extend([seen(7, 4); 4]);
     strange.extend(
-        [Observed {
+        [ObservedAccess {
             home: 9,
             ..seen(7, 1)
         }; 4],
@@ -118,9 +118,9 @@ proptest! {
             for (after, (page, node, home, new, kind, level)) in rows.into_iter().enumerate() {
                 if new {
                     let (process, number) = (node, u64::from(page) + 1000);
-                    interval.placed.push(Placed { after, page, process, number });
+                    interval.placed.push(PageRenumbering { after, page, process, number });
                 }
-                interval.observations.push(Observed {
+                interval.observations.push(ObservedAccess {
                     home,
                     kind: AccessKind::from_number(kind).expect("a kind"),
                     level: Level::from_number(level).expect("a level"),

@@ -11,7 +11,7 @@ fn page(address: u64) -> Page {
     }
 }
 
-fn touch(pages: &mut HotPages, page: Page) -> Touched {
+fn touch(pages: &mut HotPages, page: Page) -> PageNumber {
     let wanted = expected(pages, &[page]);
     pages.touch(&wanted, 0, |_| ())
 }
@@ -26,7 +26,7 @@ fn expected(pages: &HotPages, all: &[Page]) -> PageLookup {
 #[test]
 fn a_hot_page_stays_while_cold_ones_pass_through() {
     let mut pages = HotPages::new(100);
-    let hot: Vec<Touched> = (0..10)
+    let hot: Vec<PageNumber> = (0..10)
         .map(|address| touch(&mut pages, page(address)))
         .collect();
     for round in 0..100u64 {
@@ -91,10 +91,10 @@ struct Model {
 }
 
 impl Model {
-    fn touch(&mut self, page: Page) -> Touched {
+    fn touch(&mut self, page: Page) -> PageNumber {
         if let Some(&number) = self.numbers.get(&page) {
             self.heats[number as usize] = self.heats[number as usize].saturating_add(1);
-            return Touched { number, new: false };
+            return PageNumber { number, new: false };
         }
         let number = if let Some(number) = self.free.pop() {
             number
@@ -108,14 +108,14 @@ impl Model {
             let coldest = coldest.expect("one");
             let bit = left_out_bit(hash(page));
             if self.heats[coldest] > 0 && self.left_out.insert(bit) {
-                return Touched::NONE;
+                return PageNumber::NONE;
             }
             self.numbers.retain(|_, number| *number as usize != coldest);
             coldest as u32
         };
         self.heats[number as usize] = 1;
         self.numbers.insert(page, number);
-        Touched { number, new: true }
+        PageNumber { number, new: true }
     }
 
     fn forget(&mut self, process: ProcessIndex) -> Vec<u32> {

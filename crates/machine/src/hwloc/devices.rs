@@ -1,7 +1,7 @@
 //! GPUs, network adapters and NVMe controllers: objects of type `PCIDev`.
 //!
-//! `pci_type` begins with class and subclass, and the vendor in brackets: `0200 [8086:1521] …`. What an object does not say is
-//! not known: no device is worth an error.
+//! `pci_type` begins with class and subclass, and the vendor in brackets: `0200 [8086:1521] …`. A missing or
+//! damaged attribute is left unknown: no device is worth an error.
 
 use roxmltree::Node as Element;
 

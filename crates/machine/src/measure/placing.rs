@@ -1,4 +1,4 @@
-//! From which rate of memory accesses on it matters here where pages are.
+//! Finds the rate of memory accesses from which placement matters on this machine.
 //!
 //! Carrefour (§3.2.1) leaves programs alone that access memory less often than a threshold, 50
 //! accesses a microsecond on its authors' machines, and finds it for another one by running

@@ -10,15 +10,14 @@ const WAIT_SHARE: f64 = 0.01;
 
 /// Time of the program that moves may still take.
 ///
-/// Threads wait for each other, at barriers that may be several epochs apart. From one to the next the program is
-/// taken to last for as long as the thread that is busy longest. A move holds up the thread that makes it, so that what
-/// several threads move until they meet goes on side by side, and costs as much as the one that moves most. What moves
-/// save a thread shortens the program no further than to where the next one is: it saves what the longest would have
-/// been busy without any, less what it was. Both are counted as they come, and for good once threads have met: when
-/// all but one have waited in an epoch.
+/// Threads wait for each other at barriers, which may be several epochs apart. Between two barriers the program lasts as
+/// long as its busiest thread. A move delays the thread that makes it. Threads move pages side by side, so together
+/// their moves cost as much as those of the thread that moves most. Moves save the program the busy time that the
+/// busiest thread would have had without them, less the busy time of the thread that is now busiest. Cost and saving are
+/// provisional until threads have met at a barrier: until all but one have waited in an epoch.
 ///
-/// Pages may have to go back when threads have ended, one after the other and with nobody else at work. What that
-/// takes is held in reserve for each page that is away, and not spent on more.
+/// Pages may have to go back when threads have ended, one after the other, while no other thread works. The time for that
+/// is held in reserve for each page that is away.
 #[derive(Clone, Debug)]
 pub(super) struct MigrationBudget {
     /// Of the program's time.
@@ -35,12 +34,12 @@ pub(super) struct MigrationBudget {
     /// Of that, since threads last met.
     since_met_ns: f64,
     /// By thread, since then.
-    threads: Vec<OfThread>,
+    threads: Vec<ThreadBudget>,
     longest_ns: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct OfThread {
+struct ThreadBudget {
     moving_ns: f64,
     busy_ns: f64,
     /// By moves; below 0 where they lose.
@@ -119,16 +118,16 @@ impl MigrationBudget {
         self.saved_ns += more_ns;
         self.balance_ns += more_ns + self.budget * duration_ns;
         if waited + 1 >= threads.len() {
-            self.threads.fill(OfThread::default());
+            self.threads.fill(ThreadBudget::default());
             self.longest_ns = 0.0;
             self.since_met_ns = 0.0;
         }
     }
 
-    fn of(&mut self, thread: ThreadIndex) -> &mut OfThread {
+    fn of(&mut self, thread: ThreadIndex) -> &mut ThreadBudget {
         let at = thread.0 as usize;
         if at >= self.threads.len() {
-            self.threads.resize(at + 1, OfThread::default());
+            self.threads.resize(at + 1, ThreadBudget::default());
         }
         &mut self.threads[at]
     }

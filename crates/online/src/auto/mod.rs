@@ -1,34 +1,30 @@
 //! `auto`, online: moves a page when what has passed says that it pays.
 //!
-//! - **Gain.** What was seen of a page, had it been elsewhere: for each node the observations, times
-//!   the references that each stands for, times the difference of unloaded latencies and of waits at
-//!   the controllers, which are taken from the last epoch's load. Nothing is known of the future; a
-//!   page is taken to go on as it did for as long as it did, so that what it would have saved is what
-//!   it will save, and moving pays once that exceeds the cost (the rule for renting skis: never more
-//!   than twice the best that could be done knowing the future). When the time that has passed has
-//!   doubled, what was seen before counts half.
-//!   Only nodes on which threads live count: those that have ended refer to nothing any more.
-//!   CPUs work on while they wait for memory, and wait for several references at once: a thread cannot have waited for
-//!   longer than it ran, and so much less than its references took a reference stands to save.
-//! - **Uncertainty.** Observations are counts: the gain less so many standard errors of it has to
-//!   exceed the cost. That keeps what was seen by chance from being taken for more. How far few observations can be
-//!   trusted shows in what moves have saved so far: the share of their cost that they have paid back is taken off the
-//!   standard errors (an empirical prior in place of a fixed one). Each further move of the same page away from where
-//!   it was first touched costs twice as much as the one before, so that pages that go back and forth soon stay.
-//! - **Budget** ([`migration_budget`]). Moves may cost the program what earlier ones have saved so far, by observation, plus a
-//!   small share of the time: whatever is predicted, moves cost no more than that to first touch. Whatever is away may
-//!   have to go back when threads have ended: what it loses until then, and the move, are held in reserve.
-//!   What a page has saved is taken as what it will save is: with the waits at the controllers.
-//!   A page that has turned out to be better off where it was goes back without asking: what that loses
-//!   is bounded by its own cost, and what staying loses by nothing. While one thread runs alone, it goes back as soon
-//!   as what it lost has paid for it, without any margin: whoever speaks against it waits for that thread.
+//! - **Gain.** For each node, the policy adds up what the observed references to a page would have saved, had the page been
+//!   there: the references that each observation stands for, times the difference of unloaded latencies and of waits at
+//!   the controllers, by the load of the last epoch. The future is not known. A page is assumed to go on for as long as it
+//!   has gone on, so it will save what it would have saved. Moving pays once that exceeds the cost (the ski rental rule:
+//!   never more than twice the cost of the best decision in hindsight). Each time that the elapsed time has doubled,
+//!   earlier observations count half. Only nodes on which threads live count, as ended threads refer to nothing any more.
+//!   CPUs work while they wait for memory, and wait for several references at once. A thread cannot have waited for
+//!   longer than it ran, so the saving of a reference is reduced until the waits fit into the run time.
+//! - **Uncertainty.** Observations are counts: the gain less a number of standard errors has to exceed the cost, which
+//!   keeps chance from looking like gain. The share of their cost that past moves have saved reduces that number (an
+//!   empirical prior in place of a fixed one). Each further move of a page away from its first-touch node costs
+//!   twice as much as the one before, so pages that go back and forth soon stay.
+//! - **Budget** ([`migration_budget`]). Moves may cost the program what earlier moves have saved so far, by observation,
+//!   plus a small share of the time. So moves cost no more than that against first touch, whatever was predicted.
+//!   A page that is away may have to go back when threads have ended. Its loss until then, and the move back, are held in
+//!   reserve. What a page has saved is counted as its future saving is: with the waits at the controllers.
+//!   A page that turns out to be better off where it was goes back without asking the budget: its cost bounds the loss of
+//!   going, and nothing bounds the loss of staying. While one thread runs alone, a page goes back as soon as its
+//!   losses have paid for the move, without any margin, as all other users of the page wait for that thread.
 //! - **Threads** ([`threads`]) go to the memory that they use where that pays sooner than moving pages to them.
-//! - **Copies.** A page of which no store was seen of late gets a copy on a node whose own reads pay for it,
-//!   unless moving it pays more. Stores before another node first refers to the page do not count: they
-//!   initialise it. A copy has no way back: as much as it costs has to be left over, and is not held.
-//!   A store to a copied page doubles the cost of its copies. What a store to a copied page
-//!   costs beyond a move is to be expected as often as copies have met with one so far ([`risk`]): so much more a
-//!   copy has to save, and so much more the budget has to allow.
+//! - **Copies.** A page without recent stores gets a copy on a node whose own reads pay for the copy, unless moving
+//!   the page pays more. Stores before another node first refers to the page do not count: they initialise it. A copy
+//!   needs no way back. The budget has to cover its cost twice, but holds nothing in reserve for it.
+//!   A store to a copied page doubles the cost of the page's copies. Its cost beyond that of a move is expected as often
+//!   as copies have met a store so far ([`risk`]): a copy has to save, and the budget to allow, so much more.
 
 mod migration_budget;
 mod parameters;

@@ -1,10 +1,10 @@
-//! Threads go to the memory that they use, where that saves more than having its pages come to them one by one.
+//! Threads move to the memory that they use, where that saves more than moving the pages to them one by one.
 //!
-//! What was seen of a thread says what its references would have taken from another node. It moves once that would
-//! have paid for filling the caches of another CPU, with as much certainty as a page needs; each further move of it
-//! costs twice as much. It takes a CPU that no thread has, or changes places with a thread that gains by it, too: what
-//! one loses for another's sake would be lost again as soon as others wait for it. Only nodes on which threads have run are known to
-//! have CPUs that they may use.
+//! The observations of a thread tell how long its references would have taken from another node. The thread moves once the
+//! saving would have paid for filling the caches of another CPU, with the certainty that a page needs, too. Each further
+//! move of a thread costs twice as much. A thread takes a CPU that no thread has, or changes places with a thread that
+//! gains by the exchange as well: others soon wait for a thread that loses by it. Only nodes on which threads have run are known
+//! to have CPUs that they may use.
 
 use nearpage_recording::ThreadIndex;
 
@@ -19,7 +19,7 @@ pub(super) struct Threads {
     cpus_per_node: u32,
     refill: Refill,
     /// By thread.
-    known: Vec<Known>,
+    known: Vec<KnownThread>,
     /// Observations by the node that served them, `[thread × nodes + node]`.
     seen: Vec<u32>,
     /// Bit n: threads have run on node n.
@@ -40,7 +40,7 @@ pub(super) enum Refill {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownThread {
     /// Node where it was first seen.
     first: u8,
     /// Where it was sent.
@@ -52,7 +52,7 @@ struct Known {
     refill_ns: f64,
 }
 
-const UNKNOWN: Known = Known {
+const UNKNOWN: KnownThread = KnownThread {
     first: NONE,
     node: NONE,
     on_its_way: false,
@@ -60,7 +60,7 @@ const UNKNOWN: Known = Known {
     refill_ns: 0.0,
 };
 
-impl Known {
+impl KnownThread {
     fn is_away(&self) -> bool {
         self.node != self.first
     }
@@ -68,7 +68,7 @@ impl Known {
 
 /// A thread that would leave its node for another.
 #[derive(Clone, Copy, Debug)]
-struct Leaving {
+struct MoveCandidate {
     /// Position among the epoch's threads.
     thread: usize,
     /// Where to.
@@ -178,8 +178,9 @@ impl Threads {
             }
             // They would go back side by side.
             let reserve_ns = (BACK_MOVES * longest_ns - budget.threads_reserve_ns).max(0.0);
-            let goes_back =
-                |one: &Leaving| usize::from(self.of(threads[one.thread].thread).first) == one.node;
+            let goes_back = |one: &MoveCandidate| {
+                usize::from(self.of(threads[one.thread].thread).first) == one.node
+            };
             let affordable = budget.free_ns() >= price_ns + reserve_ns;
             if !affordable && !moving.iter().all(goes_back) {
                 break;
@@ -240,7 +241,7 @@ impl Threads {
             .collect()
     }
 
-    fn of(&self, thread: ThreadIndex) -> Known {
+    fn of(&self, thread: ThreadIndex) -> KnownThread {
         let known = self.known.get(thread.0 as usize);
         known.copied().unwrap_or(UNKNOWN)
     }
@@ -291,13 +292,13 @@ impl Threads {
         at: &[usize],
         room: &[i64],
         prospects: &[Option<Vec<Prospect>>],
-    ) -> Option<Vec<Leaving>> {
-        let mut leaving: Vec<Option<Leaving>> = vec![None; self.nodes * self.nodes];
+    ) -> Option<Vec<MoveCandidate>> {
+        let mut leaving: Vec<Option<MoveCandidate>> = vec![None; self.nodes * self.nodes];
         for (thread, (&from, prospect)) in at.iter().zip(prospects).enumerate() {
             for (node, to) in prospect.iter().flatten().enumerate() {
                 let most = &mut leaving[from * self.nodes + node];
                 if most.is_none_or(|most| to.net_ns > most.net_ns) {
-                    *most = Some(Leaving {
+                    *most = Some(MoveCandidate {
                         thread,
                         node,
                         refill_ns: to.refill_ns,

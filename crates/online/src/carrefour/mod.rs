@@ -1,10 +1,12 @@
 //! Traffic management: Carrefour (Dashti et al., ASPLOS 2013), §3.
 //!
-//! Once a second, from what was counted and sampled since: threads that share data are brought
-//! together (`clustering`); for each application, four steps say which mechanisms are on
-//! (`global`, of `counters`); each page that was sampled often enough is co-located, interleaved
-//! (`interleaving`) or replicated (`page_local`, of `profile`); and how often to sample until
-//! the next decision follows from how much there was to do (`rate`).
+//! Once a second, the policy decides from the counts and samples of that second:
+//!
+//! - Threads that share data are brought together (`clustering`).
+//! - For each application, four steps turn mechanisms on and off (`global`, from `counters`).
+//! - Each page with enough samples is co-located, interleaved (`interleaving`) or replicated (`page_local`, from
+//!   `profile`).
+//! - The number of decisions sets the sampling rate until the next second (`rate`).
 //!
 //! Left open by the paper and chosen here: a page is decided by the application whose thread was
 //! first sampled on it; pages that are replicated already count towards the 500 that replication
@@ -59,7 +61,7 @@ pub struct Carrefour {
 const NONE: u16 = u16::MAX;
 
 /// What is on for an application, and pages that it would have replicated, by their rows.
-struct Managed {
+struct ManagedApplication {
     mechanisms: Mechanisms,
     /// It loads enough for copies that exist to stay.
     keeps_copies: bool,
@@ -148,7 +150,7 @@ impl Carrefour {
         &mut self,
         pages: &[Profiled],
         applications: &[u16],
-        managed: &mut [Option<Managed>],
+        managed: &mut [Option<ManagedApplication>],
         node_maptu: &[f64],
         actions: &mut Vec<Action>,
     ) -> u64 {
@@ -218,7 +220,7 @@ impl Carrefour {
     fn replicate(
         &mut self,
         pages: &[Profiled],
-        managed: &mut [Option<Managed>],
+        managed: &mut [Option<ManagedApplication>],
         to_interleave: &mut Vec<usize>,
         actions: &mut Vec<Action>,
     ) -> u64 {
@@ -256,11 +258,14 @@ impl Carrefour {
         placed
     }
 
-    /// Copies that exist: "we use the application-wide MRR and disable replication for the entire
-    /// application if the MRR is low"; otherwise there is one "on every memory node that runs threads
-    /// from the corresponding application" (§3.3.2), of those that threads reach later, too. How many
-    /// pages are concerned.
-    fn keep_copies(&mut self, managed: &[Option<Managed>], actions: &mut Vec<Action>) -> u64 {
+    /// Updates existing copies, and returns the number of pages concerned. The paper: "we use the application-wide MRR and
+    /// disable replication for the entire application if the MRR is low"; otherwise a copy is "on every memory node that runs
+    /// threads from the corresponding application" (§3.3.2). That includes nodes that threads reach later.
+    fn keep_copies(
+        &mut self,
+        managed: &[Option<ManagedApplication>],
+        actions: &mut Vec<Action>,
+    ) -> u64 {
         let mut placed = 0;
         for (application, managed) in (0..).zip(managed) {
             let Some(managed) = managed else { continue };
@@ -297,7 +302,12 @@ impl Carrefour {
     }
 
     /// Clusters the threads of managed applications; where these have threads from then on.
-    fn cluster(&mut self, epoch: &Epoch<'_>, pages: &[Profiled], managed: &mut [Option<Managed>]) {
+    fn cluster(
+        &mut self,
+        epoch: &Epoch<'_>,
+        pages: &[Profiled],
+        managed: &mut [Option<ManagedApplication>],
+    ) {
         let machine = (self.nodes, self.cpus_per_node);
         self.thread_moves = clustering::swaps(epoch, pages, machine, &self.parameters);
         for at in 0..self.thread_moves.len() {
@@ -329,11 +339,11 @@ impl OnlinePolicy for Carrefour {
     fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>) {
         let counters = Counters::new(epoch, self.memory_nodes);
         let mut profile = std::mem::take(&mut self.profile);
-        let mut managed: Vec<Option<Managed>> = counters
+        let mut managed: Vec<Option<ManagedApplication>> = counters
             .applications
             .iter()
             .map(|application| {
-                Some(Managed {
+                Some(ManagedApplication {
                     mechanisms: global::decide(&counters, application, &self.parameters)?,
                     keeps_copies: global::loads_enough(application, &self.parameters),
                     nodes: application.nodes,

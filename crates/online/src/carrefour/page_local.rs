@@ -18,8 +18,8 @@ pub enum Fate {
 /// Decides about a page with `by_node` samples of each node, `stores` of them stores; `replicable`:
 /// it has not collapsed too often.
 ///
-/// Where a page that was read by several nodes is not to be replicated, it is interleaved: the paper
-/// describes the case that all mechanisms are on.
+/// A page that several nodes read is interleaved if it must not be replicated; the paper describes only the case that all
+/// mechanisms are on.
 pub fn decide(
     by_node: &[u32],
     stores: u32,

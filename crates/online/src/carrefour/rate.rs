@@ -3,10 +3,10 @@
 use super::parameters::CarrefourParameters;
 use crate::View;
 
-/// None while no application is worth managing (step 1 of §3.2.1: "no reason to subject them to sampling
-/// overhead"), and so until the first decision, before which the counters have said nothing, unless
-/// `early_samples` reads §3.3.1 as sampling from the start; fast
-/// when one is, and after a decision that placed ten pages or more; slow after one that placed fewer.
+/// - No samples while no application is worth managing (step 1 of §3.2.1: "no reason to subject them to sampling overhead").
+///   That includes the time before the first decision, unless `early_samples` reads §3.3.1 as sampling from the start.
+/// - The fast rate when an application becomes worth managing, and after a decision that placed ten pages or more.
+/// - The slow rate after a decision that placed fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     Fast,

@@ -10,11 +10,11 @@ pub struct Replicas {
     application: Vec<u16>,
     is_replicated: Vec<bool>,
     collapses: Vec<u32>,
-    by_application: Vec<OfApplication>,
+    by_application: Vec<ApplicationReplicas>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct OfApplication {
+struct ApplicationReplicas {
     /// Pages that are replicated.
     pages: u64,
     /// Bit n: its pages are to have copies on node n.
@@ -103,10 +103,11 @@ impl Replicas {
         self.collapses[page as usize] = 0;
     }
 
-    fn of(&mut self, application: u16) -> &mut OfApplication {
+    fn of(&mut self, application: u16) -> &mut ApplicationReplicas {
         let at = usize::from(application);
         if self.by_application.len() <= at {
-            self.by_application.resize(at + 1, OfApplication::default());
+            self.by_application
+                .resize(at + 1, ApplicationReplicas::default());
         }
         &mut self.by_application[at]
     }

@@ -37,7 +37,7 @@ impl Plan {
     /// [`Error::Syntax`] names the line and what was expected there.
     pub fn from_toml(text: &str, origin: &str) -> Result<Self, Error> {
         let plan = match begin(text) {
-            Ok(Beginning { group, .. }) if !group.is_empty() => fault(
+            Ok(PlanHead { group, .. }) if !group.is_empty() => fault(
                 group[0].span().start,
                 "this is the plan of a job, with a part for each group of ranks: `nearpage run --plan` follows it, \
                  started by the job's launcher",
@@ -75,7 +75,7 @@ fn named((at, message): Fault, text: &str, origin: &str) -> Error {
 
 /// What is read before all else: what a newer version added would be refused as unknown otherwise.
 #[derive(Deserialize)]
-struct Beginning {
+struct PlanHead {
     version: Spanned<i64>,
     #[serde(default)]
     group: Vec<Spanned<IgnoredAny>>,
@@ -146,8 +146,8 @@ struct PhaseTable {
     objects: Vec<Spanned<ObjectTable>>,
 }
 
-fn begin(text: &str) -> Result<Beginning, Fault> {
-    let beginning: Beginning = toml::from_str(text).map_err(syntax)?;
+fn begin(text: &str) -> Result<PlanHead, Fault> {
+    let beginning: PlanHead = toml::from_str(text).map_err(syntax)?;
     let version = &beginning.version;
     if *version.get_ref() != i64::from(VERSION) {
         let message = format!(

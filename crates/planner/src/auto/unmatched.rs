@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 
+use nearpage_amount::counted;
 use nearpage_attribution::{ObjectGroup, ObjectName};
-use nearpage_machine::{NodeId, several};
+use nearpage_machine::NodeId;
 use nearpage_plan::{Decision, Effect, Placement, Start, Subject};
 use nearpage_recording::{ObjectKind, ThreadIndex};
 
@@ -153,9 +154,9 @@ fn decided(
     }
     decision.why = format!(
         "{} and {} by {} to {}; {rule}",
-        several(loads.round_ties_even() as u64, "load"),
-        several(stores.round_ties_even() as u64, "store"),
-        several(threads.len() as u64, "thread"),
+        counted(loads.round_ties_even() as u64, "load"),
+        counted(stores.round_ties_even() as u64, "store"),
+        counted(threads.len() as u64, "thread"),
         what(context, groups),
     );
     decision.effect.local_before = (before.accesses > 0.0).then(|| before.local_share());

@@ -9,6 +9,8 @@ mod unmatched;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nearpage_machine::Machine;
 use nearpage_plan::{OnlineMigration, Phase, Plan};
@@ -77,6 +79,8 @@ pub(crate) struct Replays<'a> {
     known: HashMap<u64, ReplayTime>,
     /// What else is planned: a plan for the phase of this number, or, without one, for all but its phases.
     around: Option<(Plan, Option<usize>)>,
+    /// Placements replayed so far.
+    count: Arc<AtomicU64>,
 }
 
 impl<'a> Replays<'a> {
@@ -102,7 +106,13 @@ impl<'a> Replays<'a> {
             runtime_scale,
             known: HashMap::new(),
             around: None,
+            count: Arc::default(),
         }))
+    }
+
+    /// Counts replayed placements in `count`.
+    pub fn counted_by(self, count: Arc<AtomicU64>) -> Self {
+        Self { count, ..self }
     }
 
     /// How long the recording takes under first touch.
@@ -200,6 +210,7 @@ impl<'a> Replays<'a> {
             folder: self.recording.folder.clone(),
             source,
         })?;
+        self.count.fetch_add(outcomes.len() as u64, Relaxed);
         let times = outcomes.iter().map(ReplayTime::of);
         self.known.extend(new.into_iter().zip(times));
         Ok(asked.iter().map(|hash| self.known[hash]).collect())

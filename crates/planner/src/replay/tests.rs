@@ -103,6 +103,8 @@ fn what_was_replayed_is_not_replayed_again() {
         migrated.online_migration = Some(OnlineMigration::default());
         assert_ne!(time(replays, &migrated), 42.0);
         assert_eq!(replays.known.len(), 5);
+        // What is known is not replayed again.
+        assert_eq!(replays.count.load(std::sync::atomic::Ordering::Relaxed), 5);
     });
 }
 

@@ -9,7 +9,7 @@ use crate::place::unmatched_memory;
 use crate::real;
 use crate::replicas;
 use crate::thread::Thread;
-use crate::tracker::{Birth, TRACKER};
+use crate::tracker::{TRACKER, ThreadStart};
 
 enter! {
     pthread_create => pthread_create_at, "r8", "x4";
@@ -72,7 +72,7 @@ unsafe fn create_thread(
             return create(start, argument);
         };
         let result = unmatched_memory::creating_thread(|resumes_unmatched| {
-            record.write(Birth {
+            record.write(ThreadStart {
                 resumes_unmatched,
                 ..birth
             });
@@ -93,7 +93,7 @@ struct Start {
     argument: usize,
 }
 
-unsafe extern "C" fn begin_thread(record: *mut Birth) -> Start {
+unsafe extern "C" fn begin_thread(record: *mut ThreadStart) -> Start {
     // SAFETY: `create_thread` wrote the record and left it to this thread.
     unsafe {
         let birth = record.read();

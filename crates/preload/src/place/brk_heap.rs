@@ -1,15 +1,15 @@
 //! The heap that `brk` extends, where no object has a place of its own: pages full of small objects, placed by their
 //! distance from its start.
 //!
-//! Nobody tells when it grows: the C library asks the kernel without a call that could be stood in front of. It is
-//! looked at when a thread has used up 64 KiB of small allocations, and after each large one that lies beyond
-//! what is placed. What was touched before is moved. The kernel joins no mapping that has a policy with what `brk`
-//! adds, nor afterwards, when both have pages: each look costs a mapping at least, which the C library's 132 KiB make
-//! some 8,000 to the GiB. Where the plan's limit of mappings is reached, the heap is left to first touch from there on.
+//! The heap grows without a call that could be hooked, as the C library calls the kernel directly. So its end is checked whenever
+//! a thread has used up 64 KiB of small allocations, and after each large allocation beyond the placed part. Pages
+//! that were touched before are moved. The kernel never merges a mapping that has a policy with memory that `brk` adds.
+//! So each check that finds growth costs a mapping: with the C library's steps of 132 KiB, some 8,000 for a GiB. Once the
+//! plan's limit of mappings is reached, further heap is left to first touch.
 //!
-//! What shrinks loses its policies with its pages; that it shrank is seen at the next look, unless it is as large as
-//! before again by then. Memory given back by an object that had a place gets the heap's. What another thread places in a
-//! part that has just grown may end up with the heap's policy. A forked process has its parent's policies, and goes on.
+//! Heap that shrinks loses its policies with its pages. The next check notices, unless the heap has grown back to its old size by
+//! then. Memory of a freed object with a placement of its own gets the heap's placement. An object that another thread
+//! places in a part that has just grown may end up with the heap's policy. A forked process has its parent's policies.
 
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 

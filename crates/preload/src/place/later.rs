@@ -1,18 +1,17 @@
 //! Placements that begin when the process creates its second thread.
 //!
-//! Objects of a rule with [`RULE_LATER`] are remembered and left to first touch until then; the creator of that
-//! thread sets their policies and moves the pages that are there, before the thread exists. Nobody waits
-//! for that but the creator. Nothing is undone when threads end: how long the one that is left will run alone is
-//! not known then, and to move everything back and forth around each team of threads that is created and
-//! joined could take longer than what it is for. A thread whose creation was not seen (a bare `clone`) counts from
-//! the first event that it is met by. A forked process waits for a second thread of its own, with what waited
-//! in its parent and what comes to be in it; static objects it places again.
+//! Objects of a rule with [`RULE_LATER`] are remembered and left to first touch until then. The creator of that thread sets
+//! their policies and moves their present pages before the thread exists; no other thread waits for that. Nothing is
+//! undone when threads end. How long the remaining thread will run alone is not known then, and moving everything
+//! back and forth around each team of threads could take longer than it saves. A thread whose creation was not
+//! observed (a bare `clone`) counts from its first hooked call on. A forked process waits for a second thread of its own,
+//! with the objects that waited in its parent and its own new ones; it places static objects again.
 //!
-//! Objects that are dealt to threads in shares of their number have a place from the beginning, by how many there were when
-//! the plan was made, and are remembered, too: if there are others by then, the shares are others.
+//! Objects that are divided among threads by their number are placed from the beginning, for the number of objects in the plan. They
+//! are remembered, too: if their number has turned out different by then, they are divided again.
 //!
-//! An object that another thread, one not seen, frees just then may leave its policy behind, until its memory is
-//! placed or freed again: a policy says where pages come from, never what they hold.
+//! If an unobserved thread frees an object at that very moment, the object's policy may stay until its memory is placed or freed
+//! again. That is harmless: a policy says where pages come from, never what they hold.
 
 use core::sync::atomic::{Ordering::*, fence};
 

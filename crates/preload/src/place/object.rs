@@ -11,7 +11,7 @@ use super::placed::Placed;
 use super::recognise::Origin;
 use super::{RuleList, State};
 use crate::modules::Module;
-use crate::touch::{self, Touched};
+use crate::touch::{self, ObjectToTouch};
 
 /// An object that is to be placed.
 #[derive(Clone, Copy)]
@@ -135,7 +135,7 @@ impl State {
             return 0;
         };
         counters.untouched.fetch_add(pages - granted, Relaxed);
-        let touched = Touched {
+        let touched = ObjectToTouch {
             extent,
             pattern,
             counters,

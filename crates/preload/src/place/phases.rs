@@ -21,7 +21,7 @@ use super::counters::{count, discount};
 use super::placed::{Objects, Waiting};
 use super::{Object, Origin, RuleList, State};
 use crate::modules::Module;
-use crate::pin::Moved;
+use crate::pin::RepinOutcome;
 use crate::regions;
 
 /// Phases of this process that have not begun.
@@ -171,10 +171,10 @@ impl State {
             };
             let cpu_now = |number| self.cpu_now(number);
             match self.pins.change_place(number, cpu_now, was_given) {
-                Moved::Stays => {}
-                Moved::Changed => count(&phase.threads.changed),
-                Moved::Left => count(&phase.threads.left),
-                Moved::Failed => count(&phase.threads.failed),
+                RepinOutcome::Stays => {}
+                RepinOutcome::Changed => count(&phase.threads.changed),
+                RepinOutcome::Left => count(&phase.threads.left),
+                RepinOutcome::Failed => count(&phase.threads.failed),
             }
         }
     }

@@ -42,14 +42,14 @@ pub struct Waiting {
 }
 
 /// What is kept for an address: three words.
-pub trait Kept: Copy {
+pub trait AddressEntry: Copy {
     /// As words.
     fn words(self) -> [u64; 3];
     /// From the words that [`Self::words`] made.
     fn of(words: [u64; 3]) -> Self;
 }
 
-impl Kept for Placed {
+impl AddressEntry for Placed {
     fn words(self) -> [u64; 3] {
         let rest = u64::from(self.mappings) << 32 | u64::from(self.is_unmapped);
         [self.start as u64, self.length as u64, rest]
@@ -65,7 +65,7 @@ impl Kept for Placed {
     }
 }
 
-impl Kept for Waiting {
+impl AddressEntry for Waiting {
     fn words(self) -> [u64; 3] {
         let is_mapping = self.origin == Origin::Mapping;
         let rule = u64::from(self.number) << 32 | u64::from(self.rule);
@@ -97,12 +97,12 @@ pub struct Objects<T> {
 type Words = [AtomicU64; 3];
 
 // SAFETY: atomics only.
-unsafe impl<T: Kept> Zeroed for Objects<T> {}
+unsafe impl<T: AddressEntry> Zeroed for Objects<T> {}
 
 /// A key whose value is being written.
 const BEING_WRITTEN: usize = 1;
 
-impl<T: Kept> Objects<T> {
+impl<T: AddressEntry> Objects<T> {
     fn slots(&self, address: usize) -> impl Iterator<Item = (&AtomicUsize, &Words)> {
         let bucket = spread(address as u64);
         (0..SPAN).flat_map(move |next| {

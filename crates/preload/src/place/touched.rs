@@ -13,7 +13,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 use super::memory::{Zeroed, zeroed, zeroed_slice};
-use super::placed::{Kept, Objects};
+use super::placed::{AddressEntry, Objects};
 use crate::sys;
 
 /// Pages that one call of `mincore` tells of.
@@ -26,7 +26,7 @@ const LOOK_EVERY_PAGES: u64 = 1 << 14;
 
 /// The objects of one process that were touched, and what is known of each rule's.
 pub struct TouchedObjects {
-    objects: &'static Objects<Touched>,
+    objects: &'static Objects<TouchedObject>,
     rules: &'static [RuleUse],
     pages: AtomicU64,
     pages_max: u64,
@@ -37,7 +37,7 @@ pub struct TouchedObjects {
 
 /// An object that was, or is about to be, touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Touched {
+struct TouchedObject {
     /// First byte of its first whole page.
     start: usize,
     /// Its whole pages.
@@ -47,7 +47,7 @@ struct Touched {
     rule: u32,
 }
 
-impl Kept for Touched {
+impl AddressEntry for TouchedObject {
     fn words(self) -> [u64; 3] {
         let pages = u64::from(self.pages) << 32 | u64::from(self.touched_pages);
         [self.start as u64, pages, self.rule.into()]
@@ -124,7 +124,7 @@ impl TouchedObjects {
         let pages = ((end - start) / self.page_bytes).min(u32::MAX as usize) as u64;
         self.give_back(address);
         let granted = self.claim_static(self.wanted(rule, start, pages));
-        let object = Touched {
+        let object = TouchedObject {
             start,
             pages: pages as u32,
             touched_pages: granted as u32,
@@ -179,7 +179,7 @@ impl TouchedObjects {
     }
 
     /// Forgets an object, and takes its pages off the number of touched ones.
-    fn give_back(&self, address: usize) -> Option<Touched> {
+    fn give_back(&self, address: usize) -> Option<TouchedObject> {
         let object = self.objects.remove(address)?;
         self.return_pages(object.touched_pages.into());
         Some(object)

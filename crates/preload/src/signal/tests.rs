@@ -34,8 +34,8 @@ fn gaps_are_whole_ticks_with_the_right_mean() {
 
 #[test]
 fn time_in_user_mode_is_at_most_the_time_on_a_cpu() {
-    let at = |user_ns, kernel_ns| Used { user_ns, kernel_ns };
-    let since = |now: Used| now.user_ns_since(&at(1_000, 400));
+    let at = |user_ns, kernel_ns| CpuUsage { user_ns, kernel_ns };
+    let since = |now: CpuUsage| now.user_ns_since(&at(1_000, 400));
     assert_eq!(since(at(1_000, 400)), 0);
     assert_eq!(since(at(9_000, 400)), 8_000);
     assert_eq!(since(at(9_000, 900)), 8_000);
@@ -49,10 +49,10 @@ fn time_in_user_mode_is_at_most_the_time_on_a_cpu() {
 
 #[test]
 fn a_thread_uses_time() {
-    let before = Used::now();
+    let before = CpuUsage::now();
     let mut now = before;
     while now.user_ns + now.kernel_ns == before.user_ns + before.kernel_ns {
-        now = Used::now();
+        now = CpuUsage::now();
     }
     assert!(now.user_ns + now.kernel_ns > before.user_ns + before.kernel_ns);
 }

@@ -15,7 +15,7 @@ use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::allocation_log::{Kind, head};
 
 use crate::call_site::CallSites;
-use crate::large::{Alive, Debts};
+use crate::large::{Debts, LiveObjects};
 use crate::left_out::LeftOut;
 use crate::log::Log;
 use crate::sample_heap::SAMPLE_HEAP;
@@ -26,7 +26,7 @@ pub use allocations::Mapping;
 pub use filter::{FILTER, Filter};
 use records::{SHARDS, Shard};
 use request::Request;
-pub use threads::Birth;
+pub use threads::ThreadStart;
 
 /// What glibc adds to a request, at most one chunk header and the rounding.
 const CHUNK_OVERHEAD_BYTES: usize = 16;
@@ -54,7 +54,7 @@ pub struct Tracker {
     logs: AtomicU32,
     sites: CallSites,
     debts: Debts,
-    alive: Alive,
+    alive: LiveObjects,
     small_sample_bytes: AtomicU64,
     threads_created: AtomicU32,
     exit_key: AtomicU32,
@@ -88,7 +88,7 @@ impl Tracker {
             logs: AtomicU32::new(0),
             sites: CallSites::new(),
             debts: Debts::new(),
-            alive: Alive::new(),
+            alive: LiveObjects::new(),
             small_sample_bytes: AtomicU64::new(0),
             threads_created: AtomicU32::new(0),
             exit_key: AtomicU32::new(u32::MAX),

@@ -19,7 +19,7 @@ pub(super) const DESTRUCTOR_ROUNDS: u16 = 2;
 /// What a thread's creator hands to it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Birth {
+pub struct ThreadStart {
     /// The program's routine.
     pub start_routine: usize,
     /// Its argument.
@@ -151,12 +151,12 @@ impl Tracker {
         argument: usize,
         attributes: *const core::ffi::c_void,
         at: usize,
-    ) -> Option<Birth> {
+    ) -> Option<ThreadStart> {
         let _left_out = LeftOut::begin();
         let observed = self.observe(at)?;
         let order = self.threads_created.fetch_add(1, Ordering::Relaxed);
         place::thread_created(start_routine, order);
-        Some(Birth {
+        Some(ThreadStart {
             start_routine,
             argument,
             order,
@@ -176,13 +176,13 @@ impl Tracker {
     }
 
     /// A thread whose creation was taken into account does not come to be.
-    pub fn thread_is_not_created(&self, birth: &Birth) {
+    pub fn thread_is_not_created(&self, birth: &ThreadStart) {
         place::thread_ended(birth.start_routine, birth.order);
         self.threads_created.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The calling thread begins.
-    pub fn thread_begins(&self, birth: &Birth) {
+    pub fn thread_begins(&self, birth: &ThreadStart) {
         let _left_out = LeftOut::begin();
         let Some((thread, _token)) = Thread::enter() else {
             return;

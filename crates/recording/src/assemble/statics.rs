@@ -13,9 +13,9 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Pages that were accessed, each with its process.
 #[derive(Debug, Default)]
-pub(super) struct Touched(Vec<(u32, u64)>);
+pub(super) struct AccessedPages(Vec<(u32, u64)>);
 
-impl Touched {
+impl AccessedPages {
     /// Adds processes and addresses.
     pub(super) fn add(&mut self, accessed: impl Iterator<Item = (u32, u64)>) {
         self.0
@@ -39,7 +39,7 @@ impl Touched {
 pub(super) fn objects(
     modules: &Modules,
     active: &FxHashSet<u32>,
-    touched: Option<&Touched>,
+    touched: Option<&AccessedPages>,
     objects: &mut Vec<Object>,
 ) {
     let mut instances: FxHashMap<(u32, ModuleId, u64), (u64, u64)> = FxHashMap::default();
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_was_accessed_is_known_by_its_pages() {
-        let mut touched = Touched::default();
+        let mut touched = AccessedPages::default();
         touched.add([(7, 0x5008), (9, 0x1000)].into_iter());
         touched.add([(7, 0x5ff0)].into_iter());
         assert_eq!(touched.0.len(), 2);

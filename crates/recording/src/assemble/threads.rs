@@ -238,10 +238,9 @@ impl Threads {
         })
     }
 
-    /// Names the start routines and numbers the teams: threads of a process with the same start
-    /// routine, in order of creation, each by the lowest number that none of those running has. The
-    /// main thread is 0 of its OpenMP team, so that the threads created count from 1 there; other
-    /// threads never shift the numbering.
+    /// Names the start routines and numbers the teams. A team is the threads of a process with the same start routine. In order of
+    /// creation, each gets the lowest number that no running thread of the team has. The main thread is number 0 of its OpenMP
+    /// team, so created threads count from 1 there; threads outside of a team never shift its numbers.
     pub(super) fn name_teams(&mut self, modules: &Modules, spaces: &AddressSpaces) {
         self.resolve_starts(modules);
         let mut openmp_processes: FxHashMap<u32, bool> = FxHashMap::default();

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use nearpage_amount::counted;
 use nearpage_files::path_from_text;
-use nearpage_machine::several;
 use nearpage_wire::is_own_module;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -12,7 +12,7 @@ use super::address_space::{AddressSpaces, is_anonymous};
 use super::file_name;
 use crate::allocation_log::ImageLog;
 use crate::convert::ModulePaths;
-use crate::no_log::{NoLog, Unsampled};
+use crate::no_log::{NoLog, UnsampledPrograms};
 use crate::{Event, Messages};
 
 /// Processes of which at most so many are listed.
@@ -48,7 +48,7 @@ impl Evidence<'_> {
     pub(super) fn notes(&self, events: &[Event]) -> Vec<String> {
         let mut reasons: BTreeMap<NoLog, BTreeSet<u32>> = BTreeMap::new();
         let mut images: FxHashMap<u32, Image> = FxHashMap::default();
-        let mut unsampled = Unsampled::default();
+        let mut unsampled = UnsampledPrograms::default();
         let mut without_log = BTreeSet::new();
         let mut is_used = false;
         for event in events {
@@ -172,7 +172,7 @@ fn note(reason: NoLog, pids: &BTreeSet<u32>) -> String {
     };
     format!(
         "no heap objects are known of {} ({}{more}): {reason}",
-        several(pids.len() as u64, "process"),
+        counted(pids.len() as u64, "process"),
         listed.join(", "),
     )
 }

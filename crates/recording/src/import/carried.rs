@@ -97,14 +97,14 @@ fn figures(period: u64, latency_ns: u32) -> (f32, f32) {
 
 /// Weight, cost, resolution and skid of a sample, where its line does not say.
 #[derive(Clone, Copy)]
-struct Exact {
+struct SampleDetails {
     weight: f32,
     cost_ns: f32,
     resolution: Resolution,
     skid_bytes: i8,
 }
 
-impl Exact {
+impl SampleDetails {
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut amount = || {
@@ -166,7 +166,8 @@ impl<'a> Carried<'a> {
             text: std::borrow::Cow::Borrowed(""),
         };
         for (number, line) in (1..).zip(text.lines()).skip(1) {
-            if line.starts_with("# thinned: ") {
+            // `thinned` in files of version 0.1.
+            if line.starts_with("# sampled: ") || line.starts_with("# thinned: ") {
                 carried.metadata.notes.push(line[2..].to_owned());
             } else if let Some(comment) = line.strip_prefix(COMMENT) {
                 let taken = carried.comment(comment);
@@ -216,7 +217,7 @@ impl<'a> Carried<'a> {
     ) -> Result<u64, Error> {
         let mut batch = AccessBatch::default();
         let mut count = 0;
-        let mut exact: Option<Exact> = None;
+        let mut exact: Option<SampleDetails> = None;
         // A sample waits for its call chain, whose first line has the instruction.
         let mut waiting: Option<Access> = None;
         for (number, line) in (1..).zip(self.text.lines()) {
@@ -225,7 +226,7 @@ impl<'a> Carried<'a> {
                 .strip_prefix(COMMENT)
                 .and_then(|text| text.strip_prefix("exact "))
             {
-                let figures = Exact::parse(figures);
+                let figures = SampleDetails::parse(figures);
                 exact = Some(figures.ok_or_else(|| bad("expected WEIGHT COST exact|block SKID"))?);
                 continue;
             }
@@ -269,7 +270,7 @@ impl<'a> Carried<'a> {
         &self,
         time_ns: u64,
         sample: Sample,
-        exact: Option<Exact>,
+        exact: Option<SampleDetails>,
         page_node: Option<NodeId>,
     ) -> Option<Access> {
         let lives = self.threads.get(&(sample.pid, sample.tid))?;
@@ -278,7 +279,7 @@ impl<'a> Carried<'a> {
             .find(|(born_ns, died_ns, _)| (*born_ns..=*died_ns).contains(&time_ns));
         let (.., thread) = at.or(lives.last())?;
         let (weight, cost_ns) = figures(sample.period, sample.latency_cycles);
-        let exact = exact.unwrap_or(Exact {
+        let exact = exact.unwrap_or(SampleDetails {
             weight,
             cost_ns,
             resolution: Resolution::Exact,
@@ -383,7 +384,7 @@ mod tests {
 
     #[test]
     fn figures_that_a_line_cannot_have_are_parsed() {
-        assert!(Exact::parse("0.5 1.25 block -3").is_some_and(|exact| exact.weight == 0.5));
+        assert!(SampleDetails::parse("0.5 1.25 block -3").is_some_and(|exact| exact.weight == 0.5));
         for text in [
             "",
             "1 1 exact",
@@ -392,7 +393,7 @@ mod tests {
             "1 1 x 0",
             "1 1 exact 300",
         ] {
-            assert!(Exact::parse(text).is_none(), "{text}");
+            assert!(SampleDetails::parse(text).is_none(), "{text}");
         }
     }
 }

@@ -174,7 +174,7 @@ impl<'a> Csv<'a> {
             end_ns,
             counts,
             notes: collected.notes.clone(),
-            ..metadata(file, &super::About::default(), collected.machine())
+            ..metadata(file, &super::FileMetadata::default(), collected.machine())
         };
         Recording::write(
             output,
@@ -220,7 +220,7 @@ fn counts_note(counts: &SampleCounts) -> Option<String> {
     (counts.kernel > 0).then(|| {
         format!(
             "{} in the kernel (its half of the address space) left out of the accesses",
-            nearpage_machine::several(counts.kernel, "sample")
+            nearpage_amount::counted(counts.kernel, "sample")
         )
     })
 }

@@ -4,7 +4,7 @@ use nearpage_machine::{CpuId, Machine};
 use nearpage_perf_abi::{Map, Sideband};
 use rustc_hash::FxHashMap;
 
-use super::{EventKind, Record, Sample, What, page_node};
+use super::{EventKind, Record, RecordBody, Sample, page_node};
 use crate::{Access, AccessBatch, AccessKind, Event, Resolution, SampleCounts, ThreadIndex};
 
 /// The process that perf gives the kernel's own mappings.
@@ -49,8 +49,8 @@ impl<'a> Follower<'a> {
     /// Takes one record in.
     pub fn follow(&mut self, record: Record<'_>) {
         match record.what {
-            What::Sample(sample) => self.sample(record.time_ns, sample),
-            What::Sideband(sideband) => self.sideband(record.time_ns, sideband),
+            RecordBody::Sample(sample) => self.sample(record.time_ns, sample),
+            RecordBody::Sideband(sideband) => self.sideband(record.time_ns, sideband),
         }
     }
 

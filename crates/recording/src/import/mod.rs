@@ -1,11 +1,9 @@
 //! Other tools' records of memory accesses, made into a recording: `perf.data` files, what
 //! `perf script` prints of them, and samples in nearpage's own CSV form.
 //!
-//! A reader turns its file into `Record`s in order of time: `perf_data` (with `features` for the
-//! machine) and `perf_script`. The `follow`er
-//! makes of these what a recorder would have appended to its log; from there on it is a recording
-//! like any other. Objects are what the kernel's mappings show, as for programs without the preload
-//! library.
+//! The readers `perf_data` (with `features` for the machine) and `perf_script` turn a file into `Record`s in order of time.
+//! The `follow`er turns these into the log that a recorder would have written, from which the recording is made as
+//! usual. Objects come from the kernel's mappings, as for programs without the preload library.
 
 mod carried;
 mod csv;
@@ -47,11 +45,11 @@ pub struct Imported {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Record<'a> {
     time_ns: u64,
-    what: What<'a>,
+    what: RecordBody<'a>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum What<'a> {
+enum RecordBody<'a> {
     Sideband(Sideband<'a>),
     Sample(Sample),
 }
@@ -97,7 +95,7 @@ struct Sample {
 
 /// What holds for a whole file.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct About {
+struct FileMetadata {
     /// The recorded command, or perf's own where that is not known.
     command: Vec<String>,
     machine: Option<Machine>,
@@ -129,22 +127,22 @@ const BATCH: usize = 1 << 16;
 pub fn import(file: &Path, output: &Path, machine: Option<Machine>) -> Result<Imported, Error> {
     let bytes = read(file)?;
     let other = |cause: String| foreign(file, cause);
-    let whole = Whole::new(&bytes).map_err(other)?;
+    let whole = ImportedFile::new(&bytes).map_err(other)?;
     if fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Error::FolderInUse(output.to_owned()));
     }
     let unfinished = Unfinished::beside(output);
     let imported = match whole {
-        Whole::Csv(csv) => csv.write(file, &unfinished.0, machine)?,
-        Whole::Carried(carried) => carried.write(file, &unfinished.0, machine)?,
-        Whole::Records(reader) => write(&reader, file, &unfinished.0, machine)?,
+        ImportedFile::Csv(csv) => csv.write(file, &unfinished.0, machine)?,
+        ImportedFile::Carried(carried) => carried.write(file, &unfinished.0, machine)?,
+        ImportedFile::Records(reader) => write(&reader, file, &unfinished.0, machine)?,
     };
     fs::rename(&unfinished.0, output).at(output, "put in place")?;
     Ok(imported)
 }
 
 /// A file, by what becomes of it.
-enum Whole<'a> {
+enum ImportedFile<'a> {
     /// Tables at once.
     Csv(Box<Csv<'a>>),
     Carried(Box<Carried<'a>>),
@@ -152,7 +150,7 @@ enum Whole<'a> {
     Records(Box<Reader<'a>>),
 }
 
-impl<'a> Whole<'a> {
+impl<'a> ImportedFile<'a> {
     fn new(bytes: &'a [u8]) -> Result<Self, String> {
         if Csv::is(bytes) {
             Csv::new(bytes).map(Box::new).map(Self::Csv)
@@ -228,7 +226,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn about(&self) -> About {
+    fn about(&self) -> FileMetadata {
         match self {
             Self::Data(data) => data.about(),
             Self::Script(script) => script.about(),
@@ -311,7 +309,7 @@ fn write(
     })
 }
 
-fn metadata(file: &Path, about: &About, machine: &Machine) -> Metadata {
+fn metadata(file: &Path, about: &FileMetadata, machine: &Machine) -> Metadata {
     let modified = fs::metadata(file).and_then(|metadata| metadata.modified());
     Metadata {
         command: about.command.clone(),
@@ -359,10 +357,10 @@ fn bare_machine(nodes: Vec<Node>) -> Machine {
 
 /// What `fuzz/` calls: reads `bytes` as whichever format they are, up to accesses and events.
 pub fn fuzz(bytes: &[u8]) {
-    let reader = match Whole::new(bytes) {
-        Ok(Whole::Csv(csv)) => return csv.check(),
-        Ok(Whole::Carried(carried)) => return carried.check(),
-        Ok(Whole::Records(reader)) => reader,
+    let reader = match ImportedFile::new(bytes) {
+        Ok(ImportedFile::Csv(csv)) => return csv.check(),
+        Ok(ImportedFile::Carried(carried)) => return carried.check(),
+        Ok(ImportedFile::Records(reader)) => reader,
         Err(_) => return,
     };
     let about = reader.about();

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use super::features::{self, feature};
 use super::layout::{EventAttributes, FoundRecord, Layout, damaged, record};
-use super::{About, EventKind, Record, Sample, What};
+use super::{EventKind, FileMetadata, Record, RecordBody, Sample};
 use crate::Error;
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
@@ -178,7 +178,7 @@ impl<'a> PerfData<'a> {
     }
 
     /// What holds for the whole.
-    pub fn about(&self) -> About {
+    pub fn about(&self) -> FileMetadata {
         let text = |number| {
             let section = self.features.get(&number)?;
             features::string(&mut Bytes(section))
@@ -203,7 +203,7 @@ impl<'a> PerfData<'a> {
                 .get(&number)
                 .map(|section| features::strings(section))
         };
-        About {
+        FileMetadata {
             command: strings(feature::COMMAND).unwrap_or_default(),
             machine,
             ghz: description.as_deref().and_then(features::ghz),
@@ -237,12 +237,12 @@ impl<'a> PerfData<'a> {
     }
 
     /// What the record at `at` says.
-    fn what(&self, at: usize) -> Result<Option<What<'a>>, Malformed> {
+    fn what(&self, at: usize) -> Result<Option<RecordBody<'a>>, Malformed> {
         let (Header { kind, misc }, body) = header::split(&self.bytes[at..])?;
         if kind == kind::SAMPLE {
             let event = self.event(body);
             let sample = event.has_addresses().then(|| event.sample(body, misc));
-            return Ok(sample.transpose()?.map(What::Sample));
+            return Ok(sample.transpose()?.map(RecordBody::Sample));
         }
         let mut sideband = Sideband::parse(kind, misc, body)?;
         if let Some(Sideband::Map(map)) = &mut sideband
@@ -250,7 +250,7 @@ impl<'a> PerfData<'a> {
         {
             map.build_id = self.build_ids.get(map.path).copied().unwrap_or_default();
         }
-        Ok(sideband.map(What::Sideband))
+        Ok(sideband.map(RecordBody::Sideband))
     }
 }
 

@@ -18,7 +18,7 @@ use nearpage_machine::CpuId;
 use nearpage_perf_abi::{BuildId, DataSource, Map, Sideband};
 use rustc_hash::FxHashMap;
 
-use super::{About, EventKind, Record, Sample, What};
+use super::{EventKind, FileMetadata, Record, RecordBody, Sample};
 use crate::Error;
 
 /// From here on the kernel's addresses.
@@ -69,7 +69,7 @@ impl<'a> PerfScript<'a> {
     }
 
     /// What holds for the whole.
-    pub fn about(&self) -> About {
+    pub fn about(&self) -> FileMetadata {
         let mut notes = vec![
             "imported from the text of `perf script`; times are those of perf's clock".to_owned(),
         ];
@@ -87,7 +87,7 @@ impl<'a> PerfScript<'a> {
         let command = command
             .filter_map(|line| line.strip_prefix("# cmdline :"))
             .next();
-        About {
+        FileMetadata {
             command: command
                 .unwrap_or_default()
                 .split_whitespace()
@@ -115,7 +115,7 @@ impl<'a> PerfScript<'a> {
         let mut processes: FxHashMap<u32, u32> = FxHashMap::default();
         let record = |(time_ns, sample)| Record {
             time_ns,
-            what: What::Sample(sample),
+            what: RecordBody::Sample(sample),
         };
         for (number, line) in (1..).zip(self.text.lines()) {
             match Line::parse(line).map_err(|cause| error(format!("line {number}: {cause}")))? {
@@ -129,13 +129,13 @@ impl<'a> PerfScript<'a> {
                 Line::Record(mut other) => {
                     // It was taken from text.
                     let plain = match &other.what {
-                        What::Sideband(
+                        RecordBody::Sideband(
                             Sideband::Map(Map { path: text, .. })
                             | Sideband::Name { name: text, .. },
                         ) => plain(text),
                         _ => Cow::default(),
                     };
-                    if let What::Sideband(
+                    if let RecordBody::Sideband(
                         Sideband::Map(Map { path: text, .. }) | Sideband::Name { name: text, .. },
                     ) = &mut other.what
                     {
@@ -143,7 +143,7 @@ impl<'a> PerfScript<'a> {
                     }
                     waiting.take().map(record).map_or(Ok(()), &mut *each)?;
                     // The name is looked at again: it is another thread's, or another name.
-                    if let What::Sideband(
+                    if let RecordBody::Sideband(
                         Sideband::Name { pid, tid, .. }
                         | Sideband::Fork { pid, tid, .. }
                         | Sideband::Exit { pid, tid },
@@ -169,7 +169,7 @@ impl<'a> PerfScript<'a> {
                         .map_or(Ok(()), &mut *each)?;
                     let Sample { pid, tid, .. } = sample;
                     if !name.is_empty() && names.insert((pid, tid), name) != Some(name) {
-                        let what = What::Sideband(Sideband::Name {
+                        let what = RecordBody::Sideband(Sideband::Name {
                             pid,
                             tid,
                             name: &bytes_of_text(name),
@@ -225,7 +225,7 @@ impl<'a> Line<'a> {
             return Ok(match sideband(record) {
                 Some(sideband) => Self::Record(Record {
                     time_ns: head.time_ns,
-                    what: What::Sideband(sideband),
+                    what: RecordBody::Sideband(sideband),
                 }),
                 None => Self::Skipped,
             });

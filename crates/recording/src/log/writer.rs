@@ -270,7 +270,7 @@ impl LogWriter {
     }
 }
 
-/// Processes of a full recording, whose mappings are in its trace alone.
+/// Processes that were traced: only the trace has their mappings.
 fn traced_processes(traces: &Path) -> Vec<u32> {
     let files = std::fs::read_dir(traces).into_iter().flatten().flatten();
     let processes = files.filter_map(|file| trace::process_of(file.file_name().to_str()?));

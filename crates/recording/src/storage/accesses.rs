@@ -25,7 +25,7 @@ pub(super) const FORMAT: Format = Format {
         ("kind", Kind::U8, Coding::Dictionary),
         ("level", Kind::U8, Coding::Dictionary),
         ("resolution", Kind::U8, Coding::Dictionary),
-        ("distance_bytes", Kind::I8, Coding::Dictionary),
+        ("skid_bytes", Kind::I8, Coding::Dictionary),
         ("weight", Kind::F32, Coding::Dictionary),
         ("cost_ns", Kind::F32, Coding::Dictionary),
         ("page_node", Kind::OptionalU16, Coding::Dictionary),
@@ -86,7 +86,7 @@ fn columns(batch: &AccessBatch) -> Vec<Values> {
         Values::small(batch.kind.iter().map(|kind| *kind as i32)),
         Values::small(batch.level.iter().map(|level| *level as i32)),
         Values::small(batch.resolution.iter().map(|resolution| *resolution as i32)),
-        Values::small(batch.skid_bytes.iter().map(|distance| i32::from(*distance))),
+        Values::small(batch.skid_bytes.iter().map(|skid| i32::from(*skid))),
         Values::f32(batch.weight.iter().copied()),
         Values::f32(batch.cost_ns.iter().copied()),
         Values::optional_u32(
@@ -162,7 +162,7 @@ impl Reader {
             group.code("resolution", &mut batch.resolution, Resolution::from_number)?;
         }
         if columns.skid_bytes {
-            group.i8("distance_bytes", &mut batch.skid_bytes)?;
+            group.i8("skid_bytes", &mut batch.skid_bytes)?;
         }
         if columns.weight {
             group.f32("weight", &mut batch.weight)?;

@@ -1,8 +1,7 @@
-//! Checksums of the tables' files. The Parquet decoder believes what it reads and panics on some
-//! damage: it never sees a byte that failed its checksum.
+//! Checksums of the tables' files. The Parquet decoder panics on some kinds of damage, so it never gets a byte that failed its
+//! checksum.
 //!
-//! A file is summed in sections that lie one after another, so that a large table is checked while it
-//! is read: one for each row group, and the footer.
+//! Each row group and the footer have a checksum of their own, so that a large table is checked while it is read.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -122,6 +122,9 @@ impl TableReader {
     }
 }
 
+/// Columns that earlier recordings have under another name, which comes second.
+const EARLIER_NAMES: [(&str, &str); 1] = [("skid_bytes", "distance_bytes")];
+
 /// Checks what file this is; the position in it of each column of `format`.
 fn positions(
     metadata: &ParquetMetaData,
@@ -148,8 +151,9 @@ fn positions(
     }
     let schema = metadata.schema_descr();
     let position = |(name, kind, _): &(&str, super::file::Kind, _)| {
+        let is_named = |found: &str| found == *name || EARLIER_NAMES.contains(&(name, found));
         let fits = |column: &Arc<parquet::schema::types::ColumnDescriptor>| {
-            column.name() == *name
+            is_named(column.name())
                 && column.physical_type() == kind.physical()
                 && column.max_def_level() == i16::from(kind.optional())
                 && column.max_rep_level() == 0

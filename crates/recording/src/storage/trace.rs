@@ -1,4 +1,4 @@
-//! `pages.parquet` and `moments.parquet`: what was found out about the trace of a full recording.
+//! `pages.parquet` and `moments.parquet`: what was found out about a trace.
 //! The former is put in place last: where it is, the recording has its tables.
 
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! From virtual time to CLOCK_MONOTONIC, in which objects are born and die.
 //!
-//! Both are known at starts of frames and where a thread read the clock (the preload library does
-//! before it logs). The moments of all threads of a process make its [`Clock`]: straight lines
-//! between them, never going back, so that what threads do is in one order. A thread's own moments
-//! bound it ([`own`](Clock::between)): what it does after it read the clock is never before what it
-//! read, so an object that it logged is alive when it is used.
+//! Both times are known at the start of a frame and where a thread read the clock (the preload library does so before it
+//! logs). Such moments of all threads of a process make its [`Clock`]: straight lines between them that never go back, so
+//! that the actions of threads are in one order. A thread's own moments bound the result ([`Clock::between`]): an action
+//! after the thread read the clock is never earlier than the time that it read, so an object that it logged is alive
+//! when it is used.
 
 /// A moment at which both times are known: virtual time in instructions, CLOCK_MONOTONIC in
 /// nanoseconds.
@@ -34,7 +34,7 @@ impl Clock {
         Self { moments: kept }
     }
 
-    /// What it was made from, thinned out.
+    /// A part of the moments that the clock was made from, evenly spaced.
     pub(super) fn moments(&self) -> &[Moment] {
         &self.moments
     }

@@ -29,9 +29,9 @@ pub struct Downsampling {
     pub latency_cycles_min: f64,
     /// Stores don't qualify.
     pub loads_only: bool,
-    /// The hardware follows one reference of a thread at a time: the ones that the CPU issues before
-    /// it has completed are not seen. A CPU that waits for each miss issues none; others run as far
-    /// ahead as their window allows ([`Timing::run_ahead_instructions`]).
+    /// The hardware follows one reference of a thread at a time, and skips references that the CPU issues before that one has
+    /// completed. A CPU that waits for each miss issues none; others run ahead as far as their window allows
+    /// ([`Timing::run_ahead_instructions`]).
     ///
     /// [`Timing::run_ahead_instructions`]: nearpage_machine::Timing::run_ahead_instructions
     pub one_in_flight: bool,
@@ -151,7 +151,7 @@ struct Counter {
 }
 
 impl Recording {
-    /// Hands out the references of a full recording that `downsampling` keeps, in order of time but for
+    /// Hands out the references of a trace that `downsampling` keeps, in order of time but for
     /// neighbours, each with the weight of those it stands for. Returns how many.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Full traces: every miss of a program, thread by thread, as the simulator replays them.
 //!
-//! A full recording keeps what the tracer wrote, a file per process image in the folder `trace`;
+//! A trace keeps the tracer's files, one per process image, in the folder `trace`;
 //! the layout of these is [`nearpage_wire::trace`]'s. One pass over it makes the tables that every
 //! recording has, and two more that belong to the trace: which pages there are, and how virtual
 //! time and CLOCK_MONOTONIC go together. [`Trace`] hands out threads and pages;
@@ -22,7 +22,8 @@ mod unfinished;
 
 use std::collections::BTreeMap;
 
-use nearpage_machine::{CpuId, several};
+use nearpage_amount::counted;
+use nearpage_machine::CpuId;
 use nearpage_wire::trace::{COUNTERS, Counter};
 use nearpage_wire::tracer_setup::Setup;
 use serde::{Deserialize, Serialize};
@@ -35,13 +36,13 @@ pub use self::statistics::{
     SegmentMisses, SystemStatistics, TraceStatistics,
 };
 pub use self::steps::{Mode, ThreadSteps, Trace};
-pub(crate) use self::traced::{OpenFrames, SharedTrace, Traced};
+pub(crate) use self::traced::{OpenFrames, OpenedTrace, SharedTrace};
 pub(crate) use self::unfinished::process_of;
 pub use self::unfinished::{end as end_traces, finish as finish_frames};
 use crate::{AccessKind, ThreadIndex};
 pub use nearpage_wire::trace::{BEGIN_MARK, END_MARK, Segment, Served};
 
-/// How a full recording was traced, and what the tracer counted: `tracing` in `recording.json`.
+/// How a trace was made, and what the tracer counted: `tracing` in `recording.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tracing {
     /// The machine it was traced for, as `--machine` named it; described in `machine.toml`.
@@ -53,7 +54,7 @@ pub struct Tracing {
     pub cpus: Vec<CpuId>,
     /// Threads that went on on another CPU, each one's moves in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub moves: Vec<Moved>,
+    pub moves: Vec<CpuChange>,
     /// Totals of all processes, by name.
     #[serde(default)]
     pub totals: BTreeMap<String, u64>,
@@ -61,7 +62,7 @@ pub struct Tracing {
 
 /// A thread that went on on another CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moved {
+pub struct CpuChange {
     /// The thread.
     pub thread: ThreadIndex,
     /// Virtual time.
@@ -70,7 +71,7 @@ pub struct Moved {
     pub cpu: CpuId,
 }
 
-impl Moved {
+impl CpuChange {
     /// Where a thread is at a virtual time; `None`: where it began.
     fn cpu_at(moves: &[Self], thread: ThreadIndex, instructions: u64) -> Option<CpuId> {
         let its = moves.iter().filter(|moved| moved.thread == thread);
@@ -166,7 +167,7 @@ impl Tracing {
                 "process {} ({}) was killed: of {} up to {KILLED_REFERENCES_MAX} references each before that are missing",
                 file.header.pid,
                 file.program(),
-                several(file.killed() as u64, "thread")
+                counted(file.killed() as u64, "thread")
             )
         }));
         if images.files.is_empty() {
@@ -175,7 +176,7 @@ impl Tracing {
         if total(Counter::RecordsDropped) > 0 {
             notes.push(format!(
                 "{} of the trace dropped for want of disk space",
-                several(total(Counter::RecordsDropped), "record")
+                counted(total(Counter::RecordsDropped), "record")
             ));
         }
         if total(Counter::SpunQuanta) > 0 {
@@ -191,13 +192,13 @@ impl Tracing {
         if total(Counter::LeftLockstep) > 0 {
             notes.push(format!(
                 "{} a thread slept where the tracer could not know: what depends on that differs from run to run",
-                several(total(Counter::LeftLockstep), "time")
+                counted(total(Counter::LeftLockstep), "time")
             ));
         }
         if total(Counter::UntracedPrograms) > 0 {
             notes.push(format!(
                 "{} ran without being traced: set-user-ID, or not for x86-64",
-                several(total(Counter::UntracedPrograms), "program")
+                counted(total(Counter::UntracedPrograms), "program")
             ));
         }
         let setup = Setup::parse(&self.setup);

@@ -8,8 +8,8 @@ use nearpage_wire::trace::{Record, Segment, Served};
 use super::pages::PageLookup;
 use super::steps::kind;
 use super::survey::walk;
-use super::traced::Traced;
-use super::{Moved, PageIndex};
+use super::traced::OpenedTrace;
+use super::{CpuChange, PageIndex};
 use crate::{AccessKind, Error};
 
 /// A reference that missed the caches or the TLB.
@@ -41,7 +41,7 @@ type Key = (u64, u64);
 
 /// One thread, a frame at a time.
 struct Cursor<'a> {
-    traced: &'a Traced,
+    traced: &'a OpenedTrace,
     image: usize,
     number: usize,
     /// The next frame.
@@ -119,7 +119,7 @@ impl Cursor<'_> {
     }
 }
 
-impl Traced {
+impl OpenedTrace {
     /// Hands out, in order, the references that missed the caches or the TLB; of processes that
     /// marked a stable phase, which `marked` says by image, those of it. Holds one frame of each
     /// thread that has begun and not ended: about 60,000 references, 3 MiB.
@@ -140,7 +140,7 @@ impl Traced {
                 let time_ns =
                     clock.time_ns(first.virtual_time, &mut clock.seek(first.virtual_time));
                 let index = self.images.threads[image][number];
-                let cpu = Moved::cpu_at(&self.tracing.moves, index, first.virtual_time);
+                let cpu = CpuChange::cpu_at(&self.tracing.moves, index, first.virtual_time);
                 next.push(Reverse(((time_ns, first.virtual_time), cursors.len())));
                 cursors.push(Some(Cursor {
                     traced: self,

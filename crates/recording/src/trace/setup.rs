@@ -1,6 +1,7 @@
 //! What the tracer is told of a machine, and whether a trace that was made with it serves another.
 
-use nearpage_machine::{CacheKind, CpuId, Machine, ThreadPlacement, several, thread_cpus};
+use nearpage_amount::counted;
+use nearpage_machine::{CacheKind, CpuId, Machine, ThreadPlacement, thread_cpus};
 use nearpage_wire::tracer_setup::{Cache, Moves, Positions, Setup, SetupError, Tlb};
 
 use super::Tracing;
@@ -123,7 +124,7 @@ pub enum TraceMismatch {
         found: String,
     },
     /// Fewer CPUs than the trace's threads use.
-    #[error("recorded on {}; {machine} has {found}", several(*recorded as u64, "CPU"))]
+    #[error("recorded on {}; {machine} has {found}", counted(*recorded as u64, "CPU"))]
     CpuCount {
         /// The machine's name.
         machine: String,

@@ -1,4 +1,4 @@
-//! A full recording's threads, step by step, and its pages.
+//! A trace's threads, step by step, and its pages.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use nearpage_wire::trace::{CHILD_ENDED, PIPE_SIGNAL, Record, ReferenceKind};
 use super::images::Images;
 use super::pages::{PageLookup, PageTable};
 use super::survey::{shared_files, walk};
-use super::traced::Traced;
+use super::traced::OpenedTrace;
 use super::{FilePage, Happening, Miss, PageIndex, StepBatch, Steps, TracedThread};
 use crate::{AccessKind, Error};
 
@@ -22,7 +22,7 @@ const OF_ALL: u64 = (1 << 16) - 1;
 /// All misses of a program, to be replayed: [`crate::Recording::trace`].
 #[derive(Clone, Debug)]
 pub struct Trace {
-    traced: Arc<Traced>,
+    traced: Arc<OpenedTrace>,
     threads: Vec<TracedThread>,
     /// Image and number of each thread, in each of the programs that it ran.
     programs: Vec<Vec<(usize, usize)>>,
@@ -39,7 +39,7 @@ pub enum Mode {
 }
 
 impl Trace {
-    pub(crate) fn new(traced: &Arc<Traced>) -> Self {
+    pub(crate) fn new(traced: &Arc<OpenedTrace>) -> Self {
         let images = &traced.images;
         let mut programs: Vec<Vec<(usize, usize)>> = Vec::new();
         for &(image, number) in &images.order {
@@ -161,7 +161,7 @@ fn sequence(image: usize, of_process: u64) -> u64 {
 /// One thread's steps, in order.
 #[derive(Clone, Debug)]
 pub struct ThreadSteps {
-    traced: Arc<Traced>,
+    traced: Arc<OpenedTrace>,
     /// Misses of the kernel (`true`) or of programs are left out.
     without: Option<bool>,
     /// The program that it runs, and which of its threads it is.

@@ -13,7 +13,7 @@ use super::clock::{Clock, Moment};
 use super::file::Frame;
 use super::images::Images;
 use super::pages::{self, FileRange, PageRow, SeenPages, SeenTouch};
-use super::{Moved, Tracing};
+use super::{CpuChange, Tracing};
 use crate::log::LogReader;
 use crate::{Error, FirstTouch, ThreadIndex};
 
@@ -30,7 +30,7 @@ pub(crate) struct Survey {
     pub(crate) rows: Vec<PageRow>,
     /// By image.
     pub(super) clocks: Vec<Clock>,
-    pub(crate) moves: Vec<Moved>,
+    pub(crate) moves: Vec<CpuChange>,
     accesses_by_cpu: FxHashMap<(ThreadIndex, CpuId), u64>,
     /// By image and thread: CLOCK_MONOTONIC of the last record.
     ended_ns: Vec<Vec<u64>>,
@@ -86,12 +86,12 @@ pub(super) fn is_access(reference: &Reference, keep_hits: bool) -> bool {
 
 /// What one thread's records say.
 #[derive(Default)]
-struct OfThread {
+struct ThreadSurvey {
     image: usize,
     number: usize,
     seen: SeenPages,
     moments: Vec<Moment>,
-    moves: Vec<Moved>,
+    moves: Vec<CpuChange>,
     accesses_by_cpu: FxHashMap<CpuId, u64>,
     /// Virtual time of the last record, and the latest time that the thread knew.
     last: Moment,
@@ -102,7 +102,7 @@ impl Survey {
     /// Makes it, on all CPUs there are.
     pub(super) fn of(images: &Images, tracing: &Tracing, page_bytes: u64) -> Result<Self, Error> {
         let next = AtomicUsize::new(0);
-        let work = || -> Result<Vec<OfThread>, Error> {
+        let work = || -> Result<Vec<ThreadSurvey>, Error> {
             let mut done = Vec::new();
             while let Some(&(image, number)) =
                 images.order.get(next.fetch_add(1, Ordering::Relaxed))
@@ -125,12 +125,12 @@ impl Survey {
                 })
                 .collect::<Result<Vec<_>, Error>>()
         })?;
-        let mut parts: Vec<OfThread> = parts.into_iter().flatten().collect();
+        let mut parts: Vec<ThreadSurvey> = parts.into_iter().flatten().collect();
         parts.sort_by_key(|part| (part.image, part.number));
         Self::merge(images, parts, page_bytes)
     }
 
-    fn merge(images: &Images, parts: Vec<OfThread>, page_bytes: u64) -> Result<Self, Error> {
+    fn merge(images: &Images, parts: Vec<ThreadSurvey>, page_bytes: u64) -> Result<Self, Error> {
         let mut survey = Self::default();
         let count = images.files.len();
         let mut seen = vec![SeenPages::default(); count];
@@ -221,15 +221,15 @@ fn of_thread(
     number: usize,
     tracing: &Tracing,
     page_bytes: u64,
-) -> Result<OfThread, Error> {
+) -> Result<ThreadSurvey, Error> {
     let file = &images.files[image];
     let thread = images.threads[image][number];
     let shift = page_bytes.trailing_zeros();
     let keep_hits = tracing.keep_hits();
-    let mut part = OfThread {
+    let mut part = ThreadSurvey {
         image,
         number,
-        ..OfThread::default()
+        ..ThreadSurvey::default()
     };
     let mut cpu = tracing.cpu(file.threads[number].cpu);
     let mut buffer = Vec::new();
@@ -268,7 +268,7 @@ fn of_thread(
                     *part.accesses_by_cpu.entry(cpu).or_default() += accesses;
                     accesses = 0;
                     cpu = tracing.cpu(*position);
-                    part.moves.push(Moved {
+                    part.moves.push(CpuChange {
                         thread,
                         instructions: at,
                         cpu,

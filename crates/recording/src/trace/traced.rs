@@ -11,7 +11,7 @@ use super::images::Images;
 use super::pages::{PageLookup, PageRow, PageTable};
 use super::steps::kind;
 use super::survey::{Survey, is_access, walk};
-use super::{Moved, Tracing};
+use super::{CpuChange, Tracing};
 use crate::log::LogReader;
 use crate::{Access, AccessBatch, ColumnSelection, Error, Level, Metadata, Resolution, folder};
 
@@ -20,7 +20,7 @@ const NOWHERE: u16 = u16::MAX;
 
 /// A trace that can be read.
 #[derive(Debug)]
-pub(crate) struct Traced {
+pub(crate) struct OpenedTrace {
     pub(super) images: Images,
     pub(super) pages: PageTable,
     pub(super) tracing: Tracing,
@@ -37,7 +37,7 @@ pub(crate) struct Traced {
     access_count: u64,
 }
 
-impl Traced {
+impl OpenedTrace {
     /// Is it of a guest with its kernel?
     pub(super) fn is_of_whole_system(&self) -> bool {
         let mut files = self.images.files.iter();
@@ -301,7 +301,7 @@ impl Traced {
         };
         let start = self.tracing.cpu(file.threads[number].cpu);
         let mut cpu =
-            Moved::cpu_at(&self.tracing.moves, thread, found.virtual_time).unwrap_or(start);
+            CpuChange::cpu_at(&self.tracing.moves, thread, found.virtual_time).unwrap_or(start);
         let clock = &self.clocks[image];
         let mut since = clock.seek(found.virtual_time);
         let mut own_ns = found.time_ns;
@@ -429,7 +429,7 @@ fn chunks(frames: &[TimedFrame]) -> Vec<Chunk> {
 }
 
 /// A trace that several readers share.
-pub(crate) type SharedTrace = Arc<Traced>;
+pub(crate) type SharedTrace = Arc<OpenedTrace>;
 
 #[cfg(test)]
 mod tests {
@@ -443,12 +443,13 @@ mod tests {
     fn a_thread_is_where_it_moved_last_whatever_the_order_of_threads() {
         // As they are in a recording: threads in order of their creation, which their numbers need not be.
         let moves =
-            [(4, 100, 1), (4, 300, 2), (1, 200, 5)].map(|(thread, instructions, cpu)| Moved {
+            [(4, 100, 1), (4, 300, 2), (1, 200, 5)].map(|(thread, instructions, cpu)| CpuChange {
                 thread: ThreadIndex(thread),
                 instructions,
                 cpu: CpuId(cpu),
             });
-        let at = |thread, instructions| Moved::cpu_at(&moves, ThreadIndex(thread), instructions);
+        let at =
+            |thread, instructions| CpuChange::cpu_at(&moves, ThreadIndex(thread), instructions);
         assert_eq!(at(1, 199), None);
         assert_eq!(at(1, 200), Some(CpuId(5)));
         assert_eq!(at(4, 299), Some(CpuId(1)));

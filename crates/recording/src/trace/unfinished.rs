@@ -14,11 +14,10 @@ use nearpage_wire::trace::{
 use crate::Error;
 use crate::error::IoContext;
 
-/// Appends the unfinished frames in a folder of traces, and what their processes counted, and removes
-/// their files and what the processes shared, but for those of processes that are still at it (`alive`, by pid). Returns how many
-/// frames there were.
+/// Appends unfinished frames and counts to the traces in a folder, and removes the files that had them. Processes that still run
+/// (`alive`, by pid) keep theirs. Returns the number of unfinished frames.
 ///
-/// For whoever started the program, once it has ended.
+/// To be called when the program has ended.
 ///
 /// # Errors
 /// The folder can't be read or a trace not be written.
@@ -58,10 +57,10 @@ pub fn finish(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error
     Ok(finished)
 }
 
-/// Ends the traces in a folder, of processes that go on (`alive`, by pid), too: what those have written up to now is
-/// copied, and the copy takes the place of their file. Returns how many unfinished frames there were.
+/// Ends the traces in a folder, also those of processes that go on (`alive`, by pid): the file of such a process is replaced by
+/// a copy of what it has written up to now. Returns the number of unfinished frames.
 ///
-/// For whoever started the program, once the recording is over.
+/// To be called when the recording is over.
 ///
 /// # Errors
 /// The folder can't be read or written.

@@ -122,7 +122,7 @@ pub fn machine() -> Machine {
     preset("flash-8").unwrap()
 }
 
-/// A full recording with these traces; not finished.
+/// A recording with these files of the tracer; not finished.
 pub fn record(folder: &Path, options: &TraceOptions, traces: &[TraceFile]) -> LogWriter {
     record_on(&machine(), folder, options, traces)
 }

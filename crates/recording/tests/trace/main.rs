@@ -1,4 +1,4 @@
-//! Full recordings: what the tracer wrote comes back as accesses, steps, pages and tables.
+//! Traces: what the tracer wrote comes back as accesses, steps, pages and tables.
 
 mod damage;
 #[path = "../making/mod.rs"]

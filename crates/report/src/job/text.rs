@@ -1,12 +1,14 @@
 //! The report of a job as text: groups of ranks and who is not like them, or a row for each rank or host.
 
+use anstyle::Style;
 use nearpage_attribution::{ObjectUse, RankGroup};
-use nearpage_machine::{NodeId, several};
+use nearpage_machine::NodeId;
 
 use super::{JobContent, binding, cpus};
-use crate::printable;
+use crate::emphasis::{DOUBTFUL, alarm, painted};
 use crate::table::{Column, wrapped, write_lines};
-use nearpage_amount::{count, percent, time};
+use crate::{TextOptions, printable};
+use nearpage_amount::{count, counted, percent, time};
 
 /// Objects with a smaller share of a group's accesses are left out.
 const SHARE_MIN: f64 = 0.01;
@@ -27,17 +29,18 @@ pub enum JobBy {
     Node,
 }
 
-/// The report, at most `width` wide, with at most `rows` rows of each table.
-pub fn job_text(content: &JobContent, by: JobBy, width: usize, rows: usize) -> String {
-    let mut text = heading(content, width);
+/// The report, with the options' width, rows of each table and colour. Colour shows remote shares, time lost, and
+/// ranks that are not like most.
+pub fn job_text(content: &JobContent, by: JobBy, options: &TextOptions) -> String {
+    let mut text = heading(content, options.width);
     text.push('\n');
     match by {
-        JobBy::Group => groups(content, width, rows, &mut text),
-        JobBy::Rank => ranks(content, width, rows, &mut text),
-        JobBy::Host => hosts(content, width, rows, &mut text),
-        JobBy::Node => nodes(content, width, rows, &mut text),
+        JobBy::Group => groups(content, options, &mut text),
+        JobBy::Rank => ranks(content, options, &mut text),
+        JobBy::Host => hosts(content, options, &mut text),
+        JobBy::Node => nodes(content, options, &mut text),
     }
-    bindings(content, width, &mut text);
+    bindings(content, options, &mut text);
     text
 }
 
@@ -61,28 +64,34 @@ fn heading(content: &JobContent, width: usize) -> String {
         .sum();
     let line = format!(
         "{name}: {}{of} on {}{launcher}, {} effective samples of accesses",
-        several(recorded, "rank"),
-        several(content.hosts().len() as u64, "host"),
+        counted(recorded, "rank"),
+        counted(content.hosts().len() as u64, "host"),
         count(samples)
     );
     wrapped(&line, width) + "\n"
 }
 
-fn remote(used: &ObjectUse) -> String {
+fn remote(used: &ObjectUse, options: &TextOptions) -> String {
     used.remote_share()
-        .map_or_else(|| UNKNOWN.to_owned(), percent)
+        .map_or_else(|| UNKNOWN.to_owned(), |share| alarming(share, options))
 }
 
-fn groups(content: &JobContent, width: usize, rows: usize, text: &mut String) {
+/// A share, in colour where so much of it is remote or lost.
+fn alarming(share: f64, options: &TextOptions) -> String {
+    painted(&percent(share), alarm(share), options.colour)
+}
+
+fn groups(content: &JobContent, options: &TextOptions, text: &mut String) {
+    let width = options.width;
     let all = content.profiles.len();
     for (number, group) in content.groups.groups.iter().enumerate() {
         let line = match number {
             0 => {
                 let who = match group.members.len() {
-                    members if members == all => format!("all {}", several(all as u64, "rank")),
+                    members if members == all => format!("all {}", counted(all as u64, "rank")),
                     members => format!(
                         "{members} of {} ({})",
-                        several(all as u64, "rank"),
+                        counted(all as u64, "rank"),
                         content.ranks_of(&group.members)
                     ),
                 };
@@ -94,9 +103,10 @@ fn groups(content: &JobContent, width: usize, rows: usize, text: &mut String) {
             }
             _ => content.outlier(number),
         };
-        text.push_str(&wrapped(&line, width));
+        let style = if number == 0 { Style::new() } else { DOUBTFUL };
+        text.push_str(&painted(&wrapped(&line, width), style, options.colour));
         text.push('\n');
-        objects(content, group, width, rows, text);
+        objects(content, group, options, text);
         text.push('\n');
     }
     if !content.groups.too_few.is_empty() {
@@ -118,12 +128,12 @@ fn lost(content: &JobContent, group: &RankGroup) -> String {
     percent(shares.sum::<f64>() / group.members.len().max(1) as f64)
 }
 
-fn objects(content: &JobContent, group: &RankGroup, width: usize, rows: usize, text: &mut String) {
+fn objects(content: &JobContent, group: &RankGroup, options: &TextOptions, text: &mut String) {
     let matters = |used: &ObjectUse| used.samples >= SHARE_MIN * group.total.samples;
     let objects = group.objects().into_iter();
     let objects: Vec<_> = objects
         .take_while(|(_, used, _)| matters(used))
-        .take(rows)
+        .take(options.top)
         .collect();
     let cells =
         |cell: &dyn Fn(&(_, ObjectUse, &'static str)) -> String| objects.iter().map(cell).collect();
@@ -136,7 +146,7 @@ fn objects(content: &JobContent, group: &RankGroup, width: usize, rows: usize, t
         Column {
             title: "remote",
             rank: 1,
-            cells: cells(&|(_, used, _)| remote(used)),
+            cells: cells(&|(_, used, _)| remote(used, options)),
         },
         Column {
             title: "pattern",
@@ -148,11 +158,11 @@ fn objects(content: &JobContent, group: &RankGroup, width: usize, rows: usize, t
         .iter()
         .map(|(object, ..)| printable(content.names.of(*object)))
         .collect();
-    table(columns, "object", &names, width, text);
+    table(columns, "object", &names, options.width, text);
 }
 
-fn ranks(content: &JobContent, width: usize, rows: usize, text: &mut String) {
-    let shown: Vec<usize> = (0..content.profiles.len()).take(rows).collect();
+fn ranks(content: &JobContent, options: &TextOptions, text: &mut String) {
+    let shown: Vec<usize> = (0..content.profiles.len()).take(options.top).collect();
     let numbers = content.group_numbers();
     let cells =
         |cell: &dyn Fn(usize) -> String| shown.iter().map(|&position| cell(position)).collect();
@@ -178,12 +188,12 @@ fn ranks(content: &JobContent, width: usize, rows: usize, text: &mut String) {
         Column {
             title: "remote",
             rank: 6,
-            cells: cells(&|position| remote(&profile(position).total)),
+            cells: cells(&|position| remote(&profile(position).total, options)),
         },
         Column {
             title: "time lost",
             rank: 5,
-            cells: cells(&|position| percent(profile(position).lost_share())),
+            cells: cells(&|position| alarming(profile(position).lost_share(), options)),
         },
         Column {
             title: "CPUs",
@@ -195,20 +205,20 @@ fn ranks(content: &JobContent, width: usize, rows: usize, text: &mut String) {
         .iter()
         .map(|&position| printable(&content.rank(position).host))
         .collect();
-    table(columns, "host", &hosts, width, text);
+    table(columns, "host", &hosts, options.width, text);
     let left = content.profiles.len() - shown.len();
     if left > 0 {
         text.push_str(&format!(
             "{} more with --top\n",
-            several(left as u64, "rank")
+            counted(left as u64, "rank")
         ));
     }
     text.push('\n');
 }
 
-fn hosts(content: &JobContent, width: usize, rows: usize, text: &mut String) {
+fn hosts(content: &JobContent, options: &TextOptions, text: &mut String) {
     let hosts = content.hosts();
-    let hosts: Vec<_> = hosts.iter().take(rows).collect();
+    let hosts: Vec<_> = hosts.iter().take(options.top).collect();
     let columns = vec![
         Column {
             title: "ranks",
@@ -229,33 +239,36 @@ fn hosts(content: &JobContent, width: usize, rows: usize, text: &mut String) {
         Column {
             title: "remote",
             rank: 6,
-            cells: hosts.iter().map(|(_, host)| remote(&host.total)).collect(),
+            cells: hosts
+                .iter()
+                .map(|(_, host)| remote(&host.total, options))
+                .collect(),
         },
         Column {
             title: "most time lost",
             rank: 5,
             cells: hosts
                 .iter()
-                .map(|(_, host)| percent(host.lost_share))
+                .map(|(_, host)| alarming(host.lost_share, options))
                 .collect(),
         },
     ];
     let names: Vec<String> = hosts.iter().map(|(name, _)| printable(name)).collect();
-    table(columns, "host", &names, width, text);
+    table(columns, "host", &names, options.width, text);
     text.push('\n');
 }
 
-fn nodes(content: &JobContent, width: usize, rows: usize, text: &mut String) {
+fn nodes(content: &JobContent, options: &TextOptions, text: &mut String) {
     let hosts = content.hosts();
     let nodes: Vec<_> = hosts
         .iter()
         .flat_map(|(host, of)| of.nodes.iter().map(move |(node, used)| (host, node, used)))
-        .take(rows)
+        .take(options.top)
         .collect();
     if nodes.is_empty() {
         text.push_str(&wrapped(
             "No page's node is known: the hosts have one memory node, or the recordings don't say.",
-            width,
+            options.width,
         ));
         text.push_str("\n\n");
         return;
@@ -277,7 +290,7 @@ fn nodes(content: &JobContent, width: usize, rows: usize, text: &mut String) {
         Column {
             title: "remote",
             rank: 6,
-            cells: cells(&|(.., used)| remote(used)),
+            cells: cells(&|(.., used)| remote(used, options)),
         },
         Column {
             title: "time lost",
@@ -286,7 +299,7 @@ fn nodes(content: &JobContent, width: usize, rows: usize, text: &mut String) {
         },
     ];
     let names = cells(&|(host, ..)| printable(host));
-    table(columns, "host", &names, width, text);
+    table(columns, "host", &names, options.width, text);
     text.push('\n');
 }
 
@@ -296,7 +309,7 @@ fn table(mut columns: Vec<Column>, title: &str, names: &[String], width: usize, 
     write_lines(columns, title, names, width, text);
 }
 
-fn bindings(content: &JobContent, width: usize, text: &mut String) {
+fn bindings(content: &JobContent, options: &TextOptions, text: &mut String) {
     if content.findings.is_empty() {
         return;
     }
@@ -307,7 +320,7 @@ fn bindings(content: &JobContent, width: usize, text: &mut String) {
         if let Some(remedy) = binding::remedy(finding, launcher) {
             line += &format!("; try {remedy}");
         }
-        text.push_str(&wrapped(&line, width));
+        text.push_str(&wrapped(&line, options.width));
         text.push('\n');
     }
 }

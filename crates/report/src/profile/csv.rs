@@ -61,7 +61,7 @@ impl Writer for Csv {
         writeln!(out, "{line},{},{}", access.weight, access.cost_ns)
     }
 
-    fn finish(self: Box<Self>, _thinned: Option<&str>, _out: &mut dyn Write) -> io::Result<()> {
+    fn finish(self: Box<Self>, _sampled: Option<&str>, _out: &mut dyn Write) -> io::Result<()> {
         Ok(())
     }
 }

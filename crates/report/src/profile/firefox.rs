@@ -210,8 +210,8 @@ impl Writer for Firefox<'_> {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
-        let note = thinned.map_or_else(String::new, |thinned| format!("; {thinned}"));
+    fn finish(mut self: Box<Self>, sampled: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+        let note = sampled.map_or_else(String::new, |sampled| format!("; {sampled}"));
         let product = format!("{} (nearpage; weights are time lost{note})", self.product);
         self.profile.set_product(&product);
         let mut profile = serde_json::to_value(&self.profile)?;

@@ -1,9 +1,9 @@
 //! A recording's accesses as a profile, each labelled with object, node and level, for the viewers
 //! that people already use.
 //!
-//! [`Labels`] says of an access what it was; a file for each format writes that. Where a recording
-//! has more accesses than are asked for, one at random of every so many is written and stands for
-//! them; how many were left out is returned. pprof and OTLP add up, and so take all.
+//! [`Labels`] names object, node and level of an access; each format has a file that writes them. Where a recording has
+//! more accesses than wanted, one of every N is written, drawn at random, and stands for the N. The number that was left out
+//! is returned. pprof and OTLP add accesses up, so they get all of them.
 
 mod csv;
 mod firefox;
@@ -43,7 +43,7 @@ pub enum ProfileFormat {
 
 /// What became of the accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct ProfileCounts {
     /// Written, or added up.
     pub accesses: u64,
     /// Left out; those that were written stand for them.
@@ -65,34 +65,34 @@ pub enum ProfileError {
 trait Writer {
     fn access(&mut self, access: &Labelled<'_>, out: &mut dyn Write) -> io::Result<()>;
 
-    /// `thinned`: how many accesses each stands for, where more than one.
-    fn finish(self: Box<Self>, thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()>;
+    /// `sampled`: how many accesses each stands for, where more than one.
+    fn finish(self: Box<Self>, sampled: Option<&str>, out: &mut dyn Write) -> io::Result<()>;
 }
 
 /// Writes at most `accesses_max` accesses of `recording` (pprof and OTLP: all, added up) to `out`.
 ///
 /// # Errors
-/// A damaged recording, or what writing to `out` comes to.
+/// A damaged recording, or an error of `out`.
 pub fn write_profile(
     recording: &Recording,
     format: ProfileFormat,
     accesses_max: u64,
     out: &mut dyn Write,
-) -> Result<Written, ProfileError> {
+) -> Result<ProfileCounts, ProfileError> {
     let total = recording.access_count();
     let every = match format {
         ProfileFormat::Pprof | ProfileFormat::Otlp => 1,
         _ => total.div_ceil(accesses_max.max(1)).max(1),
     };
-    let thinned = (every > 1).then(|| {
+    let sampled = (every > 1).then(|| {
         format!(
-            "thinned: one access at random of every {every} is here and stands for them, of {total}"
+            "sampled: one access at random of every {every} is here and stands for them, of {total}"
         )
     });
     let mut writer: Box<dyn Writer + '_> = match format {
         ProfileFormat::PerfScript => Box::new(perf_script::PerfScript::begin(
             recording,
-            thinned.as_deref(),
+            sampled.as_deref(),
             out,
         )?),
         ProfileFormat::Csv => Box::new(csv::Csv::begin(out)?),
@@ -104,7 +104,7 @@ pub fn write_profile(
     let written = for_each_labelled(recording, every, |labelled| {
         Ok(writer.access(labelled, out)?)
     })?;
-    writer.finish(thinned.as_deref(), out)?;
+    writer.finish(sampled.as_deref(), out)?;
     out.flush()?;
     Ok(written)
 }
@@ -114,11 +114,11 @@ fn for_each_labelled(
     recording: &Recording,
     every: u64,
     mut take: impl FnMut(&Labelled<'_>) -> Result<(), ProfileError>,
-) -> Result<Written, ProfileError> {
+) -> Result<ProfileCounts, ProfileError> {
     let labels = Labels::new(recording);
     let mut search = labels.index.search();
     let mut codes = CodeTable::new(recording);
-    let mut written = Written::default();
+    let mut written = ProfileCounts::default();
     let mut number = 0;
     let mut batch = AccessBatch::default();
     let mut reader = recording.chunk_reader();

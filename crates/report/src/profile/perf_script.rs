@@ -17,15 +17,15 @@ pub(super) struct PerfScript;
 impl PerfScript {
     pub fn begin(
         recording: &Recording,
-        thinned: Option<&str>,
+        sampled: Option<&str>,
         out: &mut dyn Write,
     ) -> io::Result<Self> {
         write_tables(recording, out)?;
         writeln!(out, "# cpudesc : latencies in nanoseconds @ 1.00GHz")?;
         let command = &recording.metadata.command;
         writeln!(out, "# cmdline : {}", crate::printable(&command.join(" ")))?;
-        if let Some(thinned) = thinned {
-            writeln!(out, "# {thinned}")?;
+        if let Some(sampled) = sampled {
+            writeln!(out, "# {sampled}")?;
         }
         Ok(Self)
     }
@@ -105,7 +105,7 @@ impl Writer for PerfScript {
         writeln!(out, "\t{:>16x} {} ({node}, {level})\n", 0, labelled.object)
     }
 
-    fn finish(self: Box<Self>, _thinned: Option<&str>, _out: &mut dyn Write) -> io::Result<()> {
+    fn finish(self: Box<Self>, _sampled: Option<&str>, _out: &mut dyn Write) -> io::Result<()> {
         Ok(())
     }
 }

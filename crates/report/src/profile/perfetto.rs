@@ -76,7 +76,7 @@ impl Writer for Perfetto {
         write!(out, ",\n{event}")
     }
 
-    fn finish(self: Box<Self>, thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+    fn finish(self: Box<Self>, sampled: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
         for ((node, level), buckets) in &self.lost {
             let name = format!("{node}, {level}");
             let mut count = |bucket: u64, ns: f64| {
@@ -93,7 +93,7 @@ impl Writer for Perfetto {
                 }
             }
         }
-        let made = json!({"written by": "nearpage", "thinned": thinned});
+        let made = json!({"written by": "nearpage", "sampled": sampled});
         writeln!(out, "\n],\"otherData\":{made}}}")
     }
 }

@@ -267,7 +267,7 @@ impl Writer for Pprof<'_> {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, _thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+    fn finish(mut self: Box<Self>, _sampled: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
         let sums = std::mem::take(&mut self.sums);
         for Sum {
             key,

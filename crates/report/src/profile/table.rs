@@ -7,8 +7,8 @@ use nearpage_recording::{LabelledAccess, LabelledTable, Recording};
 use super::labels::{Labelled, access_name, known_level_name};
 use super::{ProfileError, for_each_labelled};
 
-/// Writes all accesses of `recording`, each with its names, as `accesses.parquet` in `folder`, which exists; how many there
-/// are.
+/// Writes all accesses of `recording`, each with its names, as `accesses.parquet` to the existing `folder`, and returns
+/// their number.
 ///
 /// # Errors
 /// A damaged recording, or a folder that cannot be written.

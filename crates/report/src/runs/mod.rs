@@ -144,7 +144,7 @@ struct ChangedObject {
 
 /// A setting against the first one.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-struct After {
+struct SettingChange {
     #[serde(flatten)]
     setting: Setting,
     /// Change of the median time as a share of the time before: -0.2 is a fifth less.
@@ -168,7 +168,7 @@ pub struct RunComparison {
     /// What the others are compared with.
     before: Setting,
     /// The others, in the order in which they were named.
-    after: Vec<After>,
+    after: Vec<SettingChange>,
 }
 
 /// Why runs cannot be compared.
@@ -187,7 +187,7 @@ pub enum RunsError {
 }
 
 impl RunComparison {
-    /// Of settings of at least one run each; the first is what the others are compared with.
+    /// Compares settings of at least one run each with the first setting.
     ///
     /// # Errors
     /// [`RunsError::LocalUnknown`].
@@ -208,7 +208,7 @@ impl RunComparison {
             }
             let local = |setting: &Setting| setting.local_share.map(|share| share.median);
             let before_ns = before.elapsed_ns.median.max(f64::MIN_POSITIVE);
-            after.push(After {
+            after.push(SettingChange {
                 elapsed_change: setting.elapsed_ns.median / before_ns - 1.0,
                 local_change: local(&setting)
                     .zip(local(&before))

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anstyle::Style;
-use nearpage_amount::{percent, time};
+use nearpage_amount::{percent, signed_change, time};
 
 use super::{ChangedObject, RunComparison, Setting, Spread};
 use crate::emphasis::{BAD, painted};
@@ -47,7 +47,7 @@ pub fn runs_text(comparison: &RunComparison, width: usize, colour: bool) -> Stri
                 let after = &comparison.after[at];
                 let is_slower = after.elapsed_change > 0.0 && after.elapsed_ranges_apart;
                 let style = if is_slower { BAD } else { Style::new() };
-                painted(&signed(after.elapsed_change, "%"), style, colour)
+                painted(&signed_change(after.elapsed_change), style, colour)
             }),
         ),
         column("local", 2, settings.iter().map(local).collect()),
@@ -57,7 +57,9 @@ pub fn runs_text(comparison: &RunComparison, width: usize, colour: bool) -> Stri
             changes(&|at| {
                 comparison.after[at]
                     .local_change
-                    .map_or(String::new(), |change| signed(change, "points"))
+                    .map_or(String::new(), |change| {
+                        format!("{:+.1} points", 100.0 * change)
+                    })
             }),
         ),
     ];
@@ -134,8 +136,4 @@ fn spread(figures: &Spread, words: fn(f64) -> String) -> String {
         ),
         false => words(figures.median),
     }
-}
-
-fn signed(change: f64, unit: &str) -> String {
-    format!("{:+.1} {unit}", 100.0 * change)
 }

@@ -27,10 +27,10 @@ pub struct LabParts {
 }
 
 impl LabParts {
-    /// Finds them. `kernel`: the image to boot; otherwise the newest in /boot, or the one that the tests' guest boots.
+    /// Finds the emulator and its files. `kernel` is the image to boot; by default the newest in /boot, or the one of the tests' guest.
     ///
     /// # Errors
-    /// What is missing first, and how to get it.
+    /// The first file that is missing, and how to get it.
     pub fn find(kernel: Option<&Path>) -> Result<Self, LabError> {
         let folders = folders();
         let mut candidates = folders.iter().map(|folder| folder.join(EMULATOR));

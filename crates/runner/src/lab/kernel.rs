@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use nearpage_amount::percent;
+use nearpage_amount::{percent, time};
 use nearpage_wire::lab::LabLine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -591,7 +591,11 @@ impl LabKernel {
         let groups: Vec<String> = groups
             .map(|group| format!("{} {}", group.name, percent(group.time_s / self.time_s)))
             .collect();
-        Some(format!("{:.3} s: {}", self.time_s, groups.join(", ")))
+        Some(format!(
+            "{}: {}",
+            time(1e9 * self.time_s),
+            groups.join(", ")
+        ))
     }
 }
 

@@ -45,7 +45,7 @@ pub enum OutputError {
     UnfitValue { pattern: String, variable: String },
 }
 
-/// `-o` with its placeholders replaced by what holds for this process.
+/// The path of `-o` with its placeholders replaced by this process's values.
 ///
 /// # Errors
 /// A placeholder that is unknown, or has no value here.

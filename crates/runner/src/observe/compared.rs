@@ -25,7 +25,7 @@ pub struct ComparedRun {
 }
 
 impl ComparedRun {
-    /// Runs the command to its end and records it. `say` is told where the command failed.
+    /// Runs the command to its end and records it. `say` gets a line if the command failed.
     ///
     /// # Errors
     /// Those of [`observe`]; the run was interrupted.

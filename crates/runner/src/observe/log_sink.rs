@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nearpage_recording::{Access, AccessBatch, Event, LogWriter, Unsampled};
+use nearpage_recording::{Access, AccessBatch, Event, LogWriter, UnsampledPrograms};
 use nearpage_sampler::Sink;
 
 use crate::Reporter;
@@ -13,7 +13,7 @@ use crate::error::Error;
 pub(super) struct LogSink<'a> {
     log: LogWriter,
     batch: AccessBatch,
-    unsampled: Unsampled,
+    unsampled: UnsampledPrograms,
     failure: Option<nearpage_recording::Error>,
     say: Reporter<'a>,
 }
@@ -24,17 +24,17 @@ impl<'a> LogSink<'a> {
         Self {
             log,
             batch: AccessBatch::default(),
-            unsampled: Unsampled::default(),
+            unsampled: UnsampledPrograms::default(),
             failure: None,
             say,
         }
     }
 
-    /// The log, to be finished, and the programs that the kernel did not let be sampled.
+    /// The log, which is still to be finished, and the programs that the kernel refused to sample.
     ///
     /// # Errors
     /// Something could not be written.
-    pub(super) fn into_log(self) -> Result<(LogWriter, Unsampled), Error> {
+    pub(super) fn into_log(self) -> Result<(LogWriter, UnsampledPrograms), Error> {
         match self.failure {
             None => Ok((self.log, self.unsampled)),
             Some(failure) => Err(Error::Incomplete(failure)),

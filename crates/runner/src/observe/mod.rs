@@ -14,7 +14,7 @@ use std::time::Duration;
 use nearpage_machine::Machine;
 use nearpage_recording::{
     Attached, Finished, LogWriter, Messages, RateChange, SampleCounts, Source, ThreadPinning,
-    Unsampled,
+    UnsampledPrograms,
 };
 use nearpage_sampler::{
     AccessSelection, Choice, DEFAULT_MAX_OVERHEAD, Options, PmuOptions, RequestedSource, Sampler,
@@ -126,8 +126,8 @@ impl Observed {
     }
 }
 
-/// Records `options.target` from its start, or from now, to its end. `say` is told at once where the recording cannot be
-/// written any more; everything else to be said is in [`Observed::notes`].
+/// Records `options.target` from its start, or from now, to its end. `say` gets a line at once if the recording cannot be
+/// written any more; all other lines for the user are in [`Observed::notes`].
 ///
 /// # Errors
 /// A target that cannot be observed; an output folder that cannot be written, or that may not be replaced.
@@ -249,7 +249,7 @@ fn preload(
 fn finish(
     mut log: LogWriter,
     summary: &Summary,
-    unsampled: &Unsampled,
+    unsampled: &UnsampledPrograms,
     mut notes: Vec<String>,
     attached: bool,
 ) -> Result<Observed, Error> {

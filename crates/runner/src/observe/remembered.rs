@@ -1,10 +1,10 @@
-//! What samples cost on this machine, remembered from one recording to the next: measuring it takes a
-//! tenth of a second, and a busy machine makes samples look more expensive than they are. So the
-//! first recordings measure, and the least counts.
+//! The cost of a sample on this machine, kept from one recording to the next. Measuring takes a tenth of a second, and a
+//! busy machine makes samples look more expensive than they are. So the first few recordings measure, and the lowest
+//! cost counts.
 //!
-//! The file is `$XDG_CACHE_HOME/nearpage/samples.json` (`~/.cache/nearpage`). A machine is known by its
-//! kernel, its processors and when it was booted, as the kernel's parameters change what an interrupt
-//! costs. Whatever cannot be read or is not plausible is measured again.
+//! The file is `$XDG_CACHE_HOME/nearpage/samples.json` (`~/.cache/nearpage`). Kernel, processors and boot time identify a
+//! machine, as the kernel's parameters change the cost of an interrupt. Entries that cannot be read or are not
+//! plausible are measured again.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -42,7 +42,7 @@ fn remembered(
     now_days: u64,
     measure: impl FnOnce() -> Result<Calibration, Error>,
 ) -> Result<Calibration, Error> {
-    let mut known = Known::read(file).unwrap_or_default();
+    let mut known = MeasuredCosts::read(file).unwrap_or_default();
     known.machines.retain(|one| one.is_of(now_days));
     let at = known
         .machines
@@ -60,7 +60,7 @@ fn remembered(
         newest = newest.or_less(before.calibration());
         measurements += before.measurements;
     }
-    if let Some(one) = Remembered::new(machine, newest, measurements, now_days) {
+    if let Some(one) = MachineSampleCost::new(machine, newest, measurements, now_days) {
         known.machines.push(one);
         let surplus = known.machines.len().saturating_sub(MACHINES_MAX);
         known.machines.drain(..surplus);
@@ -88,9 +88,9 @@ fn now_days() -> u64 {
 
 /// All that is remembered.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Known {
+struct MeasuredCosts {
     version: u32,
-    machines: Vec<Remembered>,
+    machines: Vec<MachineSampleCost>,
 }
 
 /// What tells a machine from others.
@@ -104,7 +104,7 @@ struct Machine {
 
 /// What samples cost on a machine.
 #[derive(Debug, Serialize, Deserialize)]
-struct Remembered {
+struct MachineSampleCost {
     #[serde(flatten)]
     machine: Machine,
     /// Since 1970.
@@ -137,7 +137,7 @@ impl Machine {
     }
 }
 
-impl Remembered {
+impl MachineSampleCost {
     /// `None`: not all was measured.
     fn new(machine: &Machine, found: Calibration, measurements: u32, days: u64) -> Option<Self> {
         Some(Self {
@@ -177,7 +177,7 @@ impl Remembered {
     }
 }
 
-impl Known {
+impl MeasuredCosts {
     fn read(file: &Path) -> Option<Self> {
         Self::parse(&read_text(file, BYTES_MAX).ok()?)
     }
@@ -216,13 +216,19 @@ impl Known {
 /// What `fuzz/` calls: what is taken from a file is plausible, and can be written and read again.
 pub fn fuzz(bytes: &[u8]) {
     const DAY: u64 = 20_000;
-    let known = std::str::from_utf8(bytes).ok().and_then(Known::parse);
+    let known = std::str::from_utf8(bytes)
+        .ok()
+        .and_then(MeasuredCosts::parse);
     let Some(mut known) = known else {
         return;
     };
     known.machines.retain(|one| one.is_of(DAY));
-    let found = |known: &Known| -> Vec<Calibration> {
-        known.machines.iter().map(Remembered::calibration).collect()
+    let found = |known: &MeasuredCosts| -> Vec<Calibration> {
+        known
+            .machines
+            .iter()
+            .map(MachineSampleCost::calibration)
+            .collect()
     };
     let before = found(&known);
     for one in &before {
@@ -230,7 +236,7 @@ pub fn fuzz(bytes: &[u8]) {
         assert!(cost_ns >= 100.0 && (0.0..=1.0).contains(&one.share));
     }
     let text = serde_json::to_string(&known).expect("numbers and text");
-    let again = Known::parse(&text).expect("it was written here");
+    let again = MeasuredCosts::parse(&text).expect("it was written here");
     assert_eq!(found(&again).len(), before.len());
 }
 
@@ -286,10 +292,10 @@ mod tests {
     fn what_is_not_plausible_is_measured_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("nearpage/samples.json");
-        let write = |change: &dyn Fn(&mut Remembered)| {
-            let mut one = Remembered::new(&machine("a"), found(9e3, 9e3), 3, 100).unwrap();
+        let write = |change: &dyn Fn(&mut MachineSampleCost)| {
+            let mut one = MachineSampleCost::new(&machine("a"), found(9e3, 9e3), 3, 100).unwrap();
             change(&mut one);
-            Known {
+            MeasuredCosts {
                 version: VERSION,
                 machines: vec![one],
             }
@@ -302,7 +308,7 @@ mod tests {
         };
         write(&|_| ());
         assert!(!measured());
-        let changes: [&dyn Fn(&mut Remembered); 5] = [
+        let changes: [&dyn Fn(&mut MachineSampleCost); 5] = [
             &|one| one.sample_cost_ns = 1e9,
             &|one| one.close_cost_ns = -1.0,
             &|one| one.share = 7.0,

@@ -166,7 +166,7 @@ fn nothing_is_said_of_a_recording_without_losses() {
     let summary = summary();
     let counts = metadata::counts(&summary);
     assert_eq!(
-        warnings(&summary, &counts, &Unsampled::default()),
+        warnings(&summary, &counts, &UnsampledPrograms::default()),
         Vec::<String>::new()
     );
 }
@@ -182,7 +182,11 @@ fn what_was_lost_is_told_with_its_remedy() {
         time_ns: 500,
         rate_hz: 400.0,
     });
-    let said = warnings(&summary, &metadata::counts(&summary), &Unsampled::default());
+    let said = warnings(
+        &summary,
+        &metadata::counts(&summary),
+        &UnsampledPrograms::default(),
+    );
     assert_eq!(
         said,
         [
@@ -196,7 +200,11 @@ fn what_was_lost_is_told_with_its_remedy() {
     // Samples that were dropped inside the program are counted among the lost records, and are told once.
     summary.records.lost = 0;
     summary.signal_losses.dropped = 2;
-    let said = warnings(&summary, &metadata::counts(&summary), &Unsampled::default());
+    let said = warnings(
+        &summary,
+        &metadata::counts(&summary),
+        &UnsampledPrograms::default(),
+    );
     assert_eq!(
         said[0],
         "2 samples lost for want of room; a lower --rate loses fewer"
@@ -208,7 +216,7 @@ fn what_was_lost_is_told_with_its_remedy() {
 fn a_recording_without_samples_says_why() {
     let mut summary = summary();
     summary.threads.clear();
-    let mut unsampled = Unsampled::default();
+    let mut unsampled = UnsampledPrograms::default();
     let said = warnings(&summary, &SampleCounts::default(), &unsampled);
     assert_eq!(said.len(), 1);
     assert!(said[0].starts_with("no samples:"), "{said:?}");

@@ -1,65 +1,64 @@
 //! What to say of samples that are missing.
 
-use nearpage_amount::{percent, time};
-use nearpage_machine::several;
-use nearpage_recording::{SampleCounts, Unsampled};
+use nearpage_amount::{counted, percent, time};
+use nearpage_recording::{SampleCounts, UnsampledPrograms};
 use nearpage_sampler::{SignalLosses, Summary};
 
 /// Sentences for the user, each with its remedy where there is one.
 pub(super) fn warnings(
     summary: &Summary,
     counts: &SampleCounts,
-    unsampled: &Unsampled,
+    unsampled: &UnsampledPrograms,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     let losses = &summary.signal_losses;
     if losses.blocked > 0 {
         warnings.push(format!(
             "{} did not come: the program blocked the signal meanwhile",
-            several(losses.blocked, "sample")
+            counted(losses.blocked, "sample")
         ));
     }
     if losses.dropped > 0 {
         warnings.push(format!(
             "{} lost for want of room; a lower --rate loses fewer",
-            several(losses.dropped, "sample")
+            counted(losses.dropped, "sample")
         ));
     }
     if losses.threads > 0 {
         warnings.push(format!(
             "{} not sampled: the kernel gives no more timers; raise ulimit -i",
-            several(losses.threads, "thread")
+            counted(losses.threads, "thread")
         ));
     }
     if losses.given_way > 0 {
         warnings.push(format!(
             "{} took over the signal and could not be sampled from then on",
-            several(losses.given_way, "process")
+            counted(losses.given_way, "process")
         ));
     }
     if summary.records.lost > 0 && *losses == SignalLosses::default() {
         warnings.push(format!(
             "{} lost for want of room; a lower --rate loses fewer",
-            several(counts.lost, "record")
+            counted(counts.lost, "record")
         ));
     }
     if summary.records.throttled > 0 {
         warnings.push(format!(
             "the kernel stopped sampling {} (kernel.perf_event_max_sample_rate or perf_cpu_time_max_percent); \
              a lower --rate avoids it",
-            several(summary.records.throttled, "time")
+            counted(summary.records.throttled, "time")
         ));
     }
     if summary.records.incomplete > 0 {
         warnings.push(format!(
             "hardware samples are incomplete in {}; a longer --period loses fewer",
-            several(summary.records.incomplete, "place")
+            counted(summary.records.incomplete, "place")
         ));
     }
     if summary.records.left_out > 0 {
         warnings.push(format!(
             "{} left out that nobody asked for (--range, --object, --event)",
-            several(summary.records.left_out, "access")
+            counted(summary.records.left_out, "access")
         ));
     }
     if summary.counting_share < 0.99 {
@@ -76,7 +75,7 @@ pub(super) fn warnings(
             "the rate went from {:.0} to {:.0} Hz in {}, to keep --max-overhead: a sample costs {}",
             first.rate_hz,
             last.rate_hz,
-            several(summary.rates.len() as u64 - 1, "step"),
+            counted(summary.rates.len() as u64 - 1, "step"),
             time(summary.sample_ns.unwrap_or(0.0))
         ));
     }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use nearpage_machine::several;
+use nearpage_amount::counted;
 use nearpage_report::printable;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -137,7 +137,7 @@ pub(super) fn outcome(
         }
         lines.push(line);
     }
-    let mut lines = counted(lines);
+    let mut lines = without_repetitions(lines);
     let pinned: u64 = processes.iter().map(|process| process.pins.pinned).sum();
     let failed: u64 = processes.iter().map(|process| process.pins.failed).sum();
     if pinned + failed > 0 {
@@ -146,12 +146,12 @@ pub(super) fn outcome(
         } else {
             String::new()
         };
-        lines.push(format!("{} pinned{failed}", several(pinned, "thread")));
+        lines.push(format!("{} pinned{failed}", counted(pinned, "thread")));
     }
     if silent > 0 {
         lines.push(format!(
             "{} ended abruptly, most likely by a signal: what was placed there is not known",
-            several(silent as u64, "process")
+            counted(silent as u64, "process")
         ));
     }
     if let Some(errno) = processes.iter().find_map(|process| process.bind_refused) {
@@ -185,7 +185,7 @@ pub(super) fn changed_places(
         let sum = |count: fn(&PhaseSummary) -> u64| ours().map(count).sum::<u64>();
         let mut line = format!(
             "{} changed place when `{function}` was first executed",
-            several(sum(|phase| phase.changed), "thread")
+            counted(sum(|phase| phase.changed), "thread")
         );
         let left = sum(|phase| phase.left);
         if left > 0 {
@@ -204,7 +204,7 @@ pub(super) fn changed_places(
 
 /// Says equal lines once, where the first of them was, with their number: objects that one function allocates on
 /// several paths may have a rule for each path.
-fn counted(lines: Vec<String>) -> Vec<String> {
+fn without_repetitions(lines: Vec<String>) -> Vec<String> {
     let mut counts: HashMap<String, usize> = HashMap::new();
     for line in &lines {
         *counts.entry(line.clone()).or_default() += 1;

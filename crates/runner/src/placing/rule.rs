@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use nearpage_amount::{bytes, time};
-use nearpage_machine::several;
+use nearpage_amount::{bytes, counted, time};
 use nearpage_report::printable;
 
 use super::summary::{Failure, RuleSummary, UnmatchedStatus};
@@ -16,20 +15,20 @@ impl RuleSummary {
             _ if !self.processes.is_empty() => self.unmatched_done(),
             0 if self.left > 0 => format!(
                 "{} left {}, as planned",
-                several(self.left, "object"),
+                counted(self.left, "object"),
                 self.left_where()
             ),
             // Early objects that were placed at their allocation after all are counted among the objects.
             0 if self.waited + self.early > 0 => format!(
                 "{} recognised, none placed",
-                several(self.waited + self.early, "object")
+                counted(self.waited + self.early, "object")
             ),
             0 => "matched nothing".to_owned(),
             count => format!(
                 "placed {}, {} in {}",
-                several(count, "object"),
+                counted(count, "object"),
                 bytes(self.bytes),
-                several(self.pages, "page")
+                counted(self.pages, "page")
             ),
         };
         if self.switched > 0 && self.objects > 0 {
@@ -64,7 +63,7 @@ impl RuleSummary {
                     }
                     _ => String::new(),
                 };
-                format!("{words} {}{switched}", several(count(status), "process"))
+                format!("{words} {}{switched}", counted(count(status), "process"))
             });
         said.collect::<Vec<_>>().join("; ")
     }
@@ -89,7 +88,7 @@ impl RuleSummary {
         format!(
             "when {}: {} moved, {}",
             self.event(),
-            several(self.switched_moved, "page"),
+            counted(self.switched_moved, "page"),
             time(self.switched_ns as f64)
         )
     }
@@ -155,7 +154,7 @@ impl RuleSummary {
             ),
         ] {
             if count > 0 {
-                troubles.push(format!("{} {words}", several(count, noun)));
+                troubles.push(format!("{} {words}", counted(count, noun)));
             }
         }
         for Failure { call, errno, count } in &self.failures {

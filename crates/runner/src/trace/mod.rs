@@ -64,7 +64,7 @@ pub struct Traced {
     pub elapsed: Duration,
 }
 
-/// Runs a command and records every miss of it.
+/// Runs a command and records every cache miss.
 ///
 /// # Errors
 /// A command or a machine that cannot be traced; no emulator or tracer; an output folder that cannot be written, or that

@@ -13,7 +13,7 @@ use yaxpeax_arm::armv8::a64::{
 };
 
 use crate::flow::Flow;
-use crate::instruction::{Code, Decode, Effects, Fusion, Instruction, Next, Reference};
+use crate::instruction::{Code, Decode, Effects, Fusion, Instruction, Reference, Successor};
 use crate::verdict::{
     Formula, Operand, Operation, Part, Register, RegisterSet, Step, Undecoded, set,
 };
@@ -48,8 +48,8 @@ impl Decode for Decoder {
             length: INSTRUCTION_BYTES,
             next: match &raw {
                 Some(raw) => next(raw, address),
-                None if effects.undecoded.is_some() => Next::Below,
-                None => Next::Invalid,
+                None if effects.undecoded.is_some() => Successor::Below,
+                None => Successor::Invalid,
             },
             effects,
             afterwards,
@@ -75,7 +75,8 @@ impl Decode for Decoder {
             let Ok(raw) = decoder.decode(&mut U8Reader::new(&word.to_le_bytes())) else {
                 continue;
             };
-            let (Next::Jump(target) | Next::Either(target)) = next(&raw, code.at(offset)) else {
+            let (Successor::Jump(target) | Successor::Either(target)) = next(&raw, code.at(offset))
+            else {
                 continue;
             };
             let target = target.wrapping_sub(code.address);
@@ -117,20 +118,20 @@ fn unknown(word: Option<u32>) -> Effects {
     }
 }
 
-fn next(raw: &A64Instruction, address: u64) -> Next {
+fn next(raw: &A64Instruction, address: u64) -> Successor {
     use Opcode::*;
     let target = raw.operands.iter().find_map(|operand| match operand {
         A64::PCOffset(offset) => Some(address.wrapping_add(*offset as u64)),
         _ => None,
     });
     match (raw.opcode, target) {
-        (B, Some(target)) => Next::Jump(target),
-        (Bcc(_) | CBZ | CBNZ | TBZ | TBNZ, Some(target)) => Next::Either(target),
-        (BL | BLR | BLRAA | BLRAAZ | BLRAB | BLRABZ, _) => Next::Elsewhere,
-        (BR | BRAA | BRAAZ | BRAB | BRABZ, _) => Next::Elsewhere,
-        (RET | RETAA | RETAB | ERET | ERETAA | ERETAB, _) => Next::Elsewhere,
-        (UDF | BRK | HLT, _) => Next::Elsewhere,
-        _ => Next::Below,
+        (B, Some(target)) => Successor::Jump(target),
+        (Bcc(_) | CBZ | CBNZ | TBZ | TBNZ, Some(target)) => Successor::Either(target),
+        (BL | BLR | BLRAA | BLRAAZ | BLRAB | BLRABZ, _) => Successor::Elsewhere,
+        (BR | BRAA | BRAAZ | BRAB | BRABZ, _) => Successor::Elsewhere,
+        (RET | RETAA | RETAB | ERET | ERETAA | ERETAB, _) => Successor::Elsewhere,
+        (UDF | BRK | HLT, _) => Successor::Elsewhere,
+        _ => Successor::Below,
     }
 }
 
@@ -159,17 +160,17 @@ fn effects(raw: &A64Instruction, word: u32, address: u64) -> (Effects, Option<Ve
     let reference = |address| vec![Reference { address, kind }];
     effects.references = reference(formula);
     let base = set(formula.base);
-    if moved != Moved::Not {
+    if moved != Writeback::Not {
         effects.writes |= base;
     }
     let afterwards = match moved {
         _ if loaded & formula.registers() != 0 => None,
-        Moved::Not => Some(reference(formula)),
-        Moved::By(bytes) => Some(reference(Formula {
+        Writeback::Not => Some(reference(formula)),
+        Writeback::By(bytes) => Some(reference(Formula {
             displacement: formula.displacement.wrapping_sub(bytes as u64),
             ..formula
         })),
-        Moved::Unknown => None,
+        Writeback::Unknown => None,
     };
     (effects, afterwards)
 }
@@ -177,11 +178,11 @@ fn effects(raw: &A64Instruction, word: u32, address: u64) -> (Effects, Option<Ve
 /// An address, and what becomes of its base register.
 struct Memory {
     formula: Formula,
-    moved: Moved,
+    moved: Writeback,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Moved {
+enum Writeback {
     Not,
     By(i64),
     Unknown,
@@ -202,17 +203,17 @@ fn memory(operand: A64, address: u64) -> Option<Memory> {
         A64::RegPreIndex(base, bytes, writes_back) => Memory {
             formula: at(base, bytes.into()),
             moved: match writes_back {
-                true => Moved::By(bytes.into()),
-                false => Moved::Not,
+                true => Writeback::By(bytes.into()),
+                false => Writeback::Not,
             },
         },
         A64::RegPostIndex(base, bytes) => Memory {
             formula: at(base, 0),
-            moved: Moved::By(bytes.into()),
+            moved: Writeback::By(bytes.into()),
         },
         A64::RegPostIndexReg(base, _) => Memory {
             formula: at(base, 0),
-            moved: Moved::Unknown,
+            moved: Writeback::Unknown,
         },
         A64::RegRegOffset(base, index, size, style, shift) => {
             // The zero register as an index is none.
@@ -225,7 +226,7 @@ fn memory(operand: A64, address: u64) -> Option<Memory> {
                     scale: 1 << shift.min(7),
                     ..at(base, 0)
                 },
-                moved: Moved::Not,
+                moved: Writeback::Not,
             }
         }
         // A literal beside the code.
@@ -235,7 +236,7 @@ fn memory(operand: A64, address: u64) -> Option<Memory> {
                 displacement: address.wrapping_add(offset as u64),
                 ..at(0, 0)
             },
-            moved: Moved::Not,
+            moved: Writeback::Not,
         },
         _ => return None,
     };

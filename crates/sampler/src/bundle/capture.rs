@@ -9,14 +9,14 @@ use nearpage_perf_abi::header::{self, kind};
 use nearpage_perf_abi::{Sideband, event, fixed_offset, flag, sample_type as st, u32_at, u64_at};
 
 use super::{
-    CODE, CODE_BYTES, DATA, DATA_BYTES, PerfBundle, RECORDS, SourceRecords, VERSION, Written,
+    CODE, CODE_BYTES, DATA, DATA_BYTES, PerfBundle, RECORDS, SampleLayout, SourceRecords, VERSION,
     hexadecimal,
 };
 use crate::architecture::REGISTER_MASK;
 use crate::calibrate::{LINE_BYTES, Side, calibrate, page_bytes};
 use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::pmu::{MemoryEvent, spe};
-use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers};
+use crate::record::{self, CLOCK_SAMPLE, Identifiers, RecordBody};
 use crate::ring::Ring;
 use crate::sampler::Options;
 
@@ -95,23 +95,23 @@ impl TestLoop {
         attributes.sample_regs_user = REGISTER_MASK;
         attributes.flags |= flag::EXCLUDE_KERNEL | flag::SAMPLE_ID_ALL;
         let opened = PerfEvent::open(&attributes, Scope::ThisThread).map(|event| vec![event]);
-        self.source("clock".to_owned(), Written::Clock, opened)
+        self.source("clock".to_owned(), SampleLayout::Clock, opened)
     }
 
     fn hardware(&self, event: &MemoryEvent) -> SourceRecords {
         let opened = event.open(Scope::ThisThread, 0);
-        self.source(event.name.clone(), Written::of(event), opened)
+        self.source(event.name.clone(), SampleLayout::of(event), opened)
     }
 
     /// Runs the loop under an event, which may have a leader before it.
     fn source(
         &self,
         name: String,
-        written: Written,
+        written: SampleLayout,
         opened: std::io::Result<Vec<PerfEvent>>,
     ) -> SourceRecords {
         let found = opened.and_then(|events| match written {
-            Written::Spe => self.packets(&events),
+            SampleLayout::Spe => self.packets(&events),
             _ => self.records(written, &events),
         });
         let (records, missing) = match found {
@@ -130,7 +130,7 @@ impl TestLoop {
         }
     }
 
-    fn records(&self, written: Written, events: &[PerfEvent]) -> std::io::Result<Vec<u8>> {
+    fn records(&self, written: SampleLayout, events: &[PerfEvent]) -> std::io::Result<Vec<u8>> {
         let sampled = events.last().ok_or(std::io::ErrorKind::NotFound)?;
         let page_bytes = page_bytes();
         let mut ring = Ring::map(sampled, page_bytes, (64 << 10).max(page_bytes))?;
@@ -183,7 +183,7 @@ impl TestLoop {
                 let Ok(record) = record::parse(record, &Identifiers::default()) else {
                     continue;
                 };
-                if let Body::Sideband(Sideband::Aux(stretch)) = record.body {
+                if let RecordBody::Sideband(Sideband::Aux(stretch)) = record.body {
                     packets.clear();
                     ring.read_aux(stretch.offset, stretch.bytes, &mut packets);
                     ring.release_aux(stretch.offset.wrapping_add(stretch.bytes));
@@ -200,7 +200,7 @@ impl TestLoop {
     /// Takes all out of a sample that tells of more than the loop; none where it is no sample of the loop's code.
     fn anonymise(
         &self,
-        written: Written,
+        written: SampleLayout,
         record: &mut [u8],
         first_ns: &mut Option<u64>,
     ) -> Option<()> {
@@ -230,14 +230,14 @@ impl TestLoop {
         }
         match written {
             // The registers follow their ABI, to the end.
-            Written::Clock => self.move_words(record, clock(st::REGS_USER) + 8),
-            Written::PreciseLoads | Written::PreciseStores => {
+            SampleLayout::Clock => self.move_words(record, clock(st::REGS_USER) + 8),
+            SampleLayout::PreciseLoads | SampleLayout::PreciseStores => {
                 // The address comes in the place of the clock's CPU.
                 let address = u64_at(record, clock(st::CPU)).ok()?;
                 set(record, clock(st::CPU), self.moved(address).unwrap_or(0));
             }
-            Written::Ibs => self.anonymise_ibs(record)?,
-            Written::Spe => return None,
+            SampleLayout::Ibs => self.anonymise_ibs(record)?,
+            SampleLayout::Spe => return None,
         }
         Some(())
     }

@@ -8,15 +8,15 @@ use crate::architecture::GENERAL_REGISTERS;
 use crate::lookaside::Sampled;
 use crate::pmu::{MemorySample, Observation, PmuEvent};
 use crate::record::{self, Sample};
-use crate::verdict::{Held, Register, THREAD_POINTER, Verdict};
+use crate::verdict::{Register, RegisterValues, THREAD_POINTER, Verdict};
 
 /// Registers where the kernel wrote them.
-struct OfSample<'a> {
+struct SampleRegisters<'a> {
     general: &'a [[u8; 8]; GENERAL_REGISTERS],
     thread_pointer: u64,
 }
 
-impl Held for OfSample<'_> {
+impl RegisterValues for SampleRegisters<'_> {
     #[inline]
     fn of(&self, register: Register) -> u64 {
         match self.general.get(usize::from(register)) {
@@ -91,7 +91,7 @@ impl Follower {
             let told = sample.thread_pointer::<GENERAL_REGISTERS>();
             told.or_else(|| self.thread_pointers.of(origin.pid, origin.tid))
         });
-        let registers = OfSample {
+        let registers = SampleRegisters {
             general,
             thread_pointer: thread_pointer.flatten().unwrap_or(0),
         };

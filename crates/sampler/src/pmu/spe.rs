@@ -26,7 +26,7 @@ use nearpage_perf_abi::data_src::{Operation as Access, level_number};
 use nearpage_perf_abi::{AuxStretch, DataSource, Sideband, header};
 
 use super::sample::Precise;
-use crate::record::{self, Body, Identifiers};
+use crate::record::{self, Identifiers, RecordBody};
 
 /// One sampled operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -231,7 +231,7 @@ pub(crate) fn append_samples(
             break;
         };
         if let Ok(record) = record::parse(&records[at..at + length], &identifiers)
-            && let Body::Sideband(Sideband::Aux(stretch)) = record.body
+            && let RecordBody::Sideband(Sideband::Aux(stretch)) = record.body
         {
             let origin = record.origin;
             packets.clear();
@@ -456,7 +456,7 @@ pub(crate) mod tests {
             let read = record::parse(one, &identifiers).unwrap();
             assert_eq!((read.origin.pid, read.origin.tid), (12, 13));
             assert_eq!((read.origin.time_ns, read.origin.cpu.0), (99, 3));
-            let Body::Memory(sample) = read.body else {
+            let RecordBody::Memory(sample) = read.body else {
                 panic!("{read:?}")
             };
             assert!(sample.user && sample.period == 4096);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Observed, Sampler, now_ns};
+use super::{ObservedTarget, Sampler, now_ns};
 use crate::cpu_ring::{ALL_EVENTS, CpuRing};
 use crate::overhead::{Overhead, RateChange};
-use crate::pace::{Pace, Seen};
+use crate::pace::{Pace, SampleTotals};
 
 /// Who changes the rate.
 pub(super) enum RateControl {
@@ -76,13 +76,13 @@ impl Sampler {
         if over {
             self.wanted = false;
         }
-        self.turns.switch(now_ns);
+        self.duty_cycle.switch(now_ns);
         self.switch_events();
         over
     }
 
     fn switch_events(&mut self) {
-        let on = match self.wanted && self.turns.is_on() {
+        let on = match self.wanted && self.duty_cycle.is_on() {
             true => self.rate.events(),
             false => 0,
         };
@@ -95,7 +95,7 @@ impl Sampler {
         let now_ns = now_ns();
         if let RateControl::Budget(pace) = &mut self.rate {
             pace.switched(now_ns, now_ns - began_ns);
-            if let Observed::Attached(attached) = &mut self.observed {
+            if let ObservedTarget::Attached(attached) = &mut self.observed {
                 attached.switch(on);
             }
         }
@@ -115,7 +115,7 @@ impl Sampler {
             RateControl::Fixed => {}
             RateControl::Share(_) => self.govern_by_share(now_ns),
             RateControl::Budget(pace) => {
-                let seen = Seen {
+                let seen = SampleTotals {
                     samples: self.follower.taken,
                     taken_ns: self.follower.taken_ns,
                     until_ns: self.followed_ns,
@@ -152,7 +152,7 @@ impl Sampler {
             return;
         };
         let program_ns = match (&self.signals, &self.observed) {
-            (None, Observed::Command(_)) => {
+            (None, ObservedTarget::Command(_)) => {
                 self.rings.iter().map(CpuRing::running_ns).sum::<u64>() as f64
             }
             // To read the events of thousands of threads would take longer than to sample them.
@@ -165,8 +165,8 @@ impl Sampler {
             signals.set_period((1e9 / rate_hz).round() as u64);
         } else {
             let share = rate_hz * self.period_ns as f64 / 1e9;
-            self.turns.set_share(share, now_ns);
-            let periods_each = (now_ns, self.turns.periods_each());
+            self.duty_cycle.set_share(share, now_ns);
+            let periods_each = (now_ns, self.duty_cycle.periods_each());
             self.follower.periods_each.push(periods_each);
         }
     }

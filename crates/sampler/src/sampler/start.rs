@@ -7,7 +7,7 @@ use nearpage_machine::{CpuId, online_cpus};
 use nearpage_recording::Source;
 
 use super::governing::RateControl;
-use super::{MAX_RATE_HZ, Observed, Options, Sampler, nanoseconds, now_ns};
+use super::{MAX_RATE_HZ, ObservedTarget, Options, Sampler, nanoseconds, now_ns};
 use crate::attached::Attached;
 use crate::calibrate::{Calibration, Side, UNMEASURED_RATE_HZ, calibrate_for, page_bytes};
 use crate::cpu_ring::CpuRing;
@@ -22,7 +22,7 @@ use crate::levels::event_rates_hz;
 use crate::marks::Marks;
 use crate::merge::Window;
 use crate::opening::Opening;
-use crate::overhead::{Overhead, Turns};
+use crate::overhead::{DutyCycle, Overhead};
 use crate::pace::Pace;
 use crate::perf_event::Scope;
 use crate::pmu::Frequencies;
@@ -36,7 +36,7 @@ const RATE_MIN_HZ: f64 = 10.0;
 
 /// What was opened for a target.
 struct Opened {
-    observed: Observed,
+    observed: ObservedTarget,
     rings: Vec<CpuRing>,
     window: Window,
     follower: Follower,
@@ -118,13 +118,13 @@ impl Sampler {
                 Some(_) => 0,
             },
             marks: match (&rate, &opened.observed, &options.preload) {
-                (RateControl::Budget(_), Observed::Command(_), Ok(())) => {
+                (RateControl::Budget(_), ObservedTarget::Command(_), Ok(())) => {
                     Some(Marks::new(&options.samples_folder))
                 }
                 _ => None,
             },
             rate,
-            turns: Turns::new(begin_ns),
+            duty_cycle: DutyCycle::new(begin_ns),
             wanted: enable_at_ns.is_none(),
             observed: opened.observed,
             rings: opened.rings,
@@ -293,13 +293,13 @@ impl<'a> Starting<'a> {
     /// Lets the command go, or tells the follower who was running already.
     fn begin(&self, opened: &mut Opened) -> Result<(), Error> {
         match &mut opened.observed {
-            Observed::Command(child) => {
+            ObservedTarget::Command(child) => {
                 let pid = child.pid as u32;
                 let own_pid = std::process::id();
                 opened.follower.begin(self.begin_ns, pid, pid, own_pid);
                 child.go()?;
             }
-            Observed::Attached(attached) => attached.introduce(&mut opened.follower),
+            ObservedTarget::Attached(attached) => attached.introduce(&mut opened.follower),
         }
         Ok(())
     }
@@ -307,7 +307,7 @@ impl<'a> Starting<'a> {
     /// The samples that a command takes itself, with that source.
     fn signals(&self, opened: &Opened, wanted_ns: Range<u64>) -> Option<Signals> {
         match &opened.observed {
-            Observed::Command(child) if self.choice.source == Source::Signal => {
+            ObservedTarget::Command(child) if self.choice.source == Source::Signal => {
                 let options = self.options;
                 let folder = &options.samples_folder;
                 let period_ns = match &self.pace {
@@ -337,7 +337,7 @@ impl Opened {
             opening.open(&mut rings, *cpu, Scope::ProcessOn(child.pid, *cpu), 0)?;
         }
         Ok(Self {
-            observed: Observed::Command(child),
+            observed: ObservedTarget::Command(child),
             rings,
             window: Window::default(),
             deferred: opening.deferred,
@@ -366,7 +366,7 @@ impl Opened {
             notes: attached.notes(),
             deferred: attached.deferred(),
             has_budget: attached.changes_rates(),
-            observed: Observed::Attached(attached),
+            observed: ObservedTarget::Attached(attached),
             rings,
             window,
             follower,

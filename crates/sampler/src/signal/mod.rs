@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nearpage_files::memory_folder;
-use nearpage_wire::samples::{Ended, Header, Kind, SLOTS_MAX};
+use nearpage_wire::samples::{Header, Kind, SLOTS_MAX, StopReason};
 use rustc_hash::FxHashSet;
 
 pub(crate) use records::Process;
@@ -173,7 +173,7 @@ impl Signals {
         self.losses.dropped += told.dropped;
         self.losses.blocked += told.blocked_ns / self.period_ns.max(1);
         self.losses.threads += told.no_timer;
-        self.losses.given_way += u64::from(told.ended == Some(Ended::SignalTaken));
+        self.losses.given_way += u64::from(told.ended == Some(StopReason::SignalTaken));
         for ending in ["ring", "maps"] {
             // What stays behind goes with the folder.
             let _ = fs::remove_file(sampled.path.with_extension(ending));
@@ -291,7 +291,7 @@ mod tests {
     use nearpage_perf_abi::{Sideband, header};
 
     use super::*;
-    use crate::record::{self, Body, Identifiers};
+    use crate::record::{self, Identifiers, RecordBody};
 
     const SLOTS: usize = 16;
 
@@ -340,18 +340,18 @@ mod tests {
             let record = record::parse(one, &Identifiers::default()).unwrap();
             let (tid, time_ns) = (record.origin.tid, record.origin.time_ns);
             let what = match record.body {
-                Body::Sample(sample) => {
+                RecordBody::Sample(sample) => {
                     assert_eq!(sample.thread_pointer::<16>(), Some(0x7000));
                     assert_eq!((sample.ip, sample.period_ns), (0x1010, 4_000_000));
                     "sample".to_owned()
                 }
-                Body::Sideband(Sideband::Fork { parent_pid, .. }) => {
+                RecordBody::Sideband(Sideband::Fork { parent_pid, .. }) => {
                     format!("fork of {parent_pid}")
                 }
-                Body::Sideband(Sideband::Name { exec: true, .. }) => "exec".to_owned(),
-                Body::Sideband(Sideband::Exit { .. }) => "exit".to_owned(),
-                Body::Sideband(Sideband::Lost { records }) => format!("lost {records}"),
-                Body::Sideband(Sideband::Map(map)) => format!("map {:#x}", map.address),
+                RecordBody::Sideband(Sideband::Name { exec: true, .. }) => "exec".to_owned(),
+                RecordBody::Sideband(Sideband::Exit { .. }) => "exit".to_owned(),
+                RecordBody::Sideband(Sideband::Lost { records }) => format!("lost {records}"),
+                RecordBody::Sideband(Sideband::Map(map)) => format!("map {:#x}", map.address),
                 other => panic!("{other:?}"),
             };
             told.push(format!("{tid} {time_ns} {what}"));

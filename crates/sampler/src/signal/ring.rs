@@ -5,7 +5,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use nearpage_wire::samples::{Ended, HEADER_BYTES, Header, SLOT_BYTES, Slot, offset, slot};
+use nearpage_wire::samples::{HEADER_BYTES, Header, SLOT_BYTES, Slot, StopReason, offset, slot};
 
 /// The ring, and how far it has been read.
 #[derive(Debug)]
@@ -20,11 +20,11 @@ pub(super) struct SampleRing {
 
 /// What a process says of itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct RingStatus {
     pub dropped: u64,
     pub blocked_ns: u64,
     pub no_timer: u64,
-    pub ended: Option<Ended>,
+    pub ended: Option<StopReason>,
 }
 
 impl SampleRing {
@@ -90,13 +90,13 @@ impl SampleRing {
         slots
     }
 
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> RingStatus {
         let word = |offset| self.word(offset).load(Ordering::Relaxed);
-        Told {
+        RingStatus {
             dropped: word(offset::DROPPED).saturating_add(self.unfinished),
             blocked_ns: word(offset::BLOCKED_NS),
             no_timer: word(offset::NO_TIMER),
-            ended: Ended::from_number(self.half(offset::ENDED).load(Ordering::Relaxed)),
+            ended: StopReason::from_number(self.half(offset::ENDED).load(Ordering::Relaxed)),
         }
     }
 

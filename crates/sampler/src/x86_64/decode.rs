@@ -8,7 +8,7 @@ use iced_x86::{
 use nearpage_recording::AccessKind;
 
 use crate::flow::Flow;
-use crate::instruction::{Code, Decode, Effects, Fusion, Instruction, Next, Reference};
+use crate::instruction::{Code, Decode, Effects, Fusion, Instruction, Reference, Successor};
 use crate::verdict::{Formula, Operand, Operation, Part, Register, Step, Undecoded, set};
 
 /// Reads instructions; keeps buffers between calls.
@@ -34,13 +34,13 @@ impl Decode for Decoder {
         let instruction = raw(code, offset);
         let target = instruction.near_branch_target();
         let next = match instruction.flow_control() {
-            _ if instruction.is_invalid() => Next::Invalid,
-            FlowControl::UnconditionalBranch => Next::Jump(target),
-            FlowControl::ConditionalBranch => Next::Either(target),
+            _ if instruction.is_invalid() => Successor::Invalid,
+            FlowControl::UnconditionalBranch => Successor::Jump(target),
+            FlowControl::ConditionalBranch => Successor::Either(target),
             FlowControl::Next | FlowControl::Interrupt | FlowControl::XbeginXabortXend => {
-                Next::Below
+                Successor::Below
             }
-            _ => Next::Elsewhere,
+            _ => Successor::Elsewhere,
         };
         let effects = effects(&mut self.factory, &instruction);
         Instruction {

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nearpage_amount::{bytes, percent, time};
+use nearpage_amount::{bytes, counted, percent, time};
 use nearpage_live::not_moved;
-use nearpage_machine::several;
 use nearpage_report::{shorten, width};
 use ratatui::text::{Line, Span};
 
@@ -53,7 +52,7 @@ pub fn lines(model: &Model, view: &View, is_held: bool, columns_max: usize) -> V
                 row("memory", memory(model, process));
                 if model.subject.kind == Kind::Live {
                     row("state", process.stage.clone());
-                    let moved = several(process.outcomes.moved, "page");
+                    let moved = counted(process.outcomes.moved, "page");
                     row("moved", format!("{moved} in all"));
                     row("not moved", not_moved(&process.outcomes));
                 }
@@ -83,9 +82,9 @@ fn first(model: &Model, is_held: bool, columns_max: usize) -> Line<'static> {
     if is_held {
         parts.push("held".to_owned());
     }
-    parts.push(several(model.latest.samples, "sample"));
+    parts.push(counted(model.latest.samples, "sample"));
     if subject.kind == Kind::Live {
-        parts.push(several(model.latest.hot_pages as u64, "hot page"));
+        parts.push(counted(model.latest.hot_pages as u64, "hot page"));
     }
     for (count, what) in [
         (model.latest.dropped, "dropped"),
@@ -166,11 +165,11 @@ fn moved(model: &Model, columns_max: usize) -> String {
     if model.subject.dry_run {
         return format!(
             "nothing (dry run); would move {} now",
-            several(model.latest.wanted, "page")
+            counted(model.latest.wanted, "page")
         );
     }
     let mut parts = vec![
-        format!("{} now", several(model.latest.moved, "page")),
+        format!("{} now", counted(model.latest.moved, "page")),
         format!("{} in all", model.outcomes.moved),
         bytes(model.moved_bytes),
     ];
@@ -194,8 +193,8 @@ fn of_process(process: &Process, columns_max: usize) -> String {
         format!("lost {}", share(process.now.lost_share())),
         format!("remote {}", share(process.now.remote_share())),
         format!("{:.1} CPUs", process.cpus),
-        several(process.threads.into(), "thread"),
-        several(process.now.accesses as u64, "sample"),
+        counted(process.threads.into(), "thread"),
+        counted(process.now.accesses as u64, "sample"),
     ];
     as_many(parts, columns_max.saturating_sub(NAME_COLUMNS))
 }
@@ -244,7 +243,7 @@ pub fn decision(model: &Model, decision: &Decision, columns_max: usize) -> Vec<L
         ("stores", decision.writes.to_string()),
         (
             "moved",
-            format!("{} before", several(decision.migrations.into(), "time")),
+            format!("{} before", counted(decision.migrations.into(), "time")),
         ),
         ("it was on", was),
         ("it is on", now),

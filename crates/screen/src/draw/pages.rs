@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearpage_amount::{bytes, count};
-use nearpage_machine::several;
+use nearpage_amount::{bytes, count, counted};
 use nearpage_report::shade;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
@@ -64,7 +63,7 @@ pub fn lines(model: &Model, process: u16, mapping: &Mapping, body: Rect) -> Vec<
     }
     let each = match together {
         1 => "page".to_owned(),
-        _ => several(together, "page"),
+        _ => counted(together, "page"),
     };
     let caption = format!("samples by {each} and node of the CPU");
     let numbers = model.subject.nodes.iter();

@@ -82,10 +82,10 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// Samples instructions at even distances of the thread's own time. Of the instructions up to a
-    /// miss, the one that is sampled is any: the miss itself once in as many as there are. The others
-    /// are not in a trace. Those of them that load hit in the first-level cache, which has lately got
-    /// the lines that the thread missed on: they count for the page of its last miss of data.
+    /// Samples instructions at even distances of the thread's own time. Each instruction up to a miss is equally likely to be
+    /// sampled, so the miss itself is sampled once in that number of instructions. The other instructions are not in the trace. Loads
+    /// among them hit in the first-level cache, which has the lines of the thread's recent misses, so they count as accesses
+    /// to the page of its last data miss.
     fn sample(&mut self, number: usize, miss: Miss, period: u64, cost: u64) {
         let thread = &mut self.threads[number];
         let watched = &mut thread.watched;

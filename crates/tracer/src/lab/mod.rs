@@ -102,15 +102,15 @@ static LAB: Slot = Slot {
 };
 
 /// The only reference to the lab's state.
-struct Entered(());
+struct LabGuard(());
 
-impl Drop for Entered {
+impl Drop for LabGuard {
     fn drop(&mut self) {
         LAB.in_use.store(false, Release);
     }
 }
 
-impl Entered {
+impl LabGuard {
     #[inline]
     fn lab(&mut self) -> Option<&mut Lab> {
         // SAFETY: this is the only `Entered`, and borrowed mutably.
@@ -123,12 +123,12 @@ impl Entered {
 /// # Safety
 /// In a callback of QEMU's: they are made on the one host thread that runs CPUs, or while that one is stopped.
 #[inline]
-unsafe fn enter() -> Option<Entered> {
+unsafe fn enter() -> Option<LabGuard> {
     if LAB.in_use.load(Acquire) {
         return None;
     }
     LAB.in_use.store(true, Relaxed);
-    Some(Entered(()))
+    Some(LabGuard(()))
 }
 
 /// Has the guest's time modelled.

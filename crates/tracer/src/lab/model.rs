@@ -35,7 +35,7 @@ struct KernelTime {
 
 /// What a CPU did last.
 #[derive(Clone, Copy, Default)]
-struct Latest {
+struct CpuHistory {
     /// Block, if all its lines were the most recent of their sets, and how many lines others had taken then.
     block: (u64, u64),
     /// Instruction and address of an access; another one to what follows belongs to it.
@@ -80,7 +80,7 @@ pub struct Model {
     cpu_nodes: Vec<usize>,
     /// Where each node's memory ends.
     memory_ends: Vec<u64>,
-    latest: Vec<Latest>,
+    latest: Vec<CpuHistory>,
     pairs: Vec<Pair>,
     kernel: Vec<KernelTime>,
     counts: [u64; LabCount::COUNT],
@@ -106,7 +106,7 @@ impl Model {
             latency_fs: lab.latency_fs.iter().collect(),
             nodes,
             memory_ends: ends.collect(),
-            latest: vec![Latest::default(); cpu_nodes.len()],
+            latest: vec![CpuHistory::default(); cpu_nodes.len()],
             cpu_nodes,
             pairs: vec![Pair::default(); nodes * nodes],
             kernel: Vec::new(),

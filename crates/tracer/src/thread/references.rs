@@ -47,14 +47,14 @@ fn is_fetched(served: Served) -> bool {
 struct Close {
     at: At,
     code: Code,
-    what: What,
+    what: ReferenceFlags,
 }
 
 /// What is known of it, as bits.
 #[derive(Clone, Copy)]
-struct What(u32);
+struct ReferenceFlags(u32);
 
-impl What {
+impl ReferenceFlags {
     const STORE: u32 = 1;
     const FETCH: u32 = 2;
     const TLB_MISS: u32 = 4;
@@ -186,7 +186,8 @@ impl Thread {
                 self.at::<GUEST>(address, 0, false)
             };
             let here = cpu.fetch_tlb().quick(at.page);
-            let what = What::FETCH | What::hit(cpu.l1_fetch.access::<false>(line));
+            let what =
+                ReferenceFlags::FETCH | ReferenceFlags::hit(cpu.l1_fetch.access::<false>(line));
             let mut code = Code::new(address, 0, false);
             if GUEST {
                 code = code.in_guest(address, false);
@@ -204,7 +205,7 @@ impl Thread {
             kind,
             frame,
         } = pending;
-        let what = if STORE { What::STORE } else { 0 };
+        let what = if STORE { ReferenceFlags::STORE } else { 0 };
         let goes_on = self.last_code == code.0
             && self.last_address + 8 == address
             && code.0 & Code::REPEATS == 0;
@@ -246,7 +247,7 @@ impl Thread {
             return;
         }
         self.origin = origin;
-        self.look_closely(at, code, what | What::hit(hit), here);
+        self.look_closely(at, code, what | ReferenceFlags::hit(hit), here);
         self.origin = 0;
         if let Some(origins) = &mut self.origins {
             if !hit && is_fetched(self.outcome.served) {
@@ -270,25 +271,25 @@ impl Thread {
     /// What goes on in another line.
     #[inline(never)]
     fn look_up_rest<const STORE: bool>(&mut self, at: At, code: Code) {
-        let what = if STORE { What::STORE } else { 0 };
+        let what = if STORE { ReferenceFlags::STORE } else { 0 };
         let here = self.cpu.tlb.quick(at.page);
         let line = at.place >> self.line_shift;
         let hit = self.cpu.l1_data.access::<STORE>(line);
-        self.look_closely(at, code, what | What::hit(hit), here);
+        self.look_closely(at, code, what | ReferenceFlags::hit(hit), here);
     }
 
     /// A reference that has to be looked at closely; `here`: the TLB has its page.
     #[inline(never)]
     fn look_closely(&mut self, at: At, code: Code, mut what: u32, here: bool) {
-        if !here && self.translate(at.page, what & What::FETCH != 0) {
-            what |= What::TLB_MISS;
+        if !here && self.translate(at.page, what & ReferenceFlags::FETCH != 0) {
+            what |= ReferenceFlags::TLB_MISS;
         }
         if self.references >= self.next_sample {
             self.plan_sample();
             self.count(Counter::Samples);
-            what |= What::SAMPLED;
+            what |= ReferenceFlags::SAMPLED;
         }
-        let what = What(what);
+        let what = ReferenceFlags(what);
         self.touch(&Close { at, code, what });
     }
 
@@ -298,7 +299,10 @@ impl Thread {
         let process = self.process;
         let address = at.place;
         let line = address >> self.line_shift;
-        let (store, fetch) = (what.is(What::STORE), what.is(What::FETCH));
+        let (store, fetch) = (
+            what.is(ReferenceFlags::STORE),
+            what.is(ReferenceFlags::FETCH),
+        );
         if let Some(serial) = &process.serial {
             let step = match (fetch, store) {
                 (true, _) => Step::Fetch,
@@ -316,11 +320,14 @@ impl Thread {
         let instructions = (self.base + code.number())
             .min(self.caught_up)
             .max(self.stream.last());
-        let (tlb_miss, sampled) = (what.is(What::TLB_MISS), what.is(What::SAMPLED));
+        let (tlb_miss, sampled) = (
+            what.is(ReferenceFlags::TLB_MISS),
+            what.is(ReferenceFlags::SAMPLED),
+        );
         if tlb_miss && process.touched.touch(address >> self.page_shift) {
             self.first_touch(address, code, instructions);
         }
-        let hit = what.is(What::HIT);
+        let hit = what.is(ReferenceFlags::HIT);
         let mut served = Served::L1;
         if !hit {
             self.miss(line, store, fetch);

@@ -8,7 +8,7 @@ use nearpage_attribution::ObjectGroup;
 use nearpage_recording::{AccessBatch, ChunkReader, SampleCounts};
 
 use super::{
-    ACCESSES_AT_ONCE, ACCESSES_SAMPLED, Found, Opened, Places, STRATA, Stage, pass, strata,
+    ACCESSES_AT_ONCE, ACCESSES_SAMPLED, Opened, Places, STRATA, Stage, StageResults, pass, strata,
 };
 use crate::Error;
 use crate::costs::Costs;
@@ -98,9 +98,9 @@ fn number(group: &ObjectGroup, all: &[ObjectGroup]) -> Option<usize> {
 }
 
 impl Opened {
-    /// What is in a part of the time, in nanoseconds since the recording began: ticks that it touches are in it as a
-    /// whole. None: all of the time. Counts of samples that were no accesses are of the whole recording alone, as
-    /// nobody knows when they were taken.
+    /// The accesses of a time range, in nanoseconds since the recording began; `None` means all of the time. The range is
+    /// extended to whole ticks. Samples that were no accesses are counted for the whole recording only, as their times
+    /// are not recorded.
     ///
     /// # Errors
     /// [`Error::Attribution`].
@@ -147,7 +147,7 @@ impl Opened {
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             numbers: Some(numbers),
-            found: Found::default(),
+            found: StageResults::default(),
         });
         if selected.len() >= REMEMBERED {
             selected.remove(0);

@@ -21,10 +21,10 @@ pub struct OverTime {
 }
 
 impl OverTime {
-    /// Of what `asked` frames, over all of its address space.
+    /// The time of the window `asked`, over all of its addresses.
     ///
     /// # Errors
-    /// Of the files behind the sources.
+    /// Errors of the files behind the sources.
     pub fn new(sources: Sources, by: ColourBy, asked: &Frame) -> io::Result<Self> {
         let one = Frame {
             rows: 1,

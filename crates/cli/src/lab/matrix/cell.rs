@@ -73,16 +73,16 @@ impl Spec {
         folder.join(name.replace(' ', "_"))
     }
 
-    /// What was kept of it, if there is any.
+    /// The kept result of this run, if there is one.
     ///
     /// # Errors
-    /// A file that can't be read, or is none of ours.
+    /// A file that cannot be read, or that nearpage did not write.
     pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<Cell>> {
         let cell: Option<Cell> = cells::kept(&self.path(folder), "a run of a matrix")?;
         Ok(cell.filter(|cell| cell.run == *self))
     }
 
-    /// Runs it unless another process does, and keeps what came of it.
+    /// Makes this run unless another process does, and keeps the result.
     ///
     /// # Errors
     /// An interrupt; no emulator or machine; a folder that can't be written.

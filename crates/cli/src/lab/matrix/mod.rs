@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nearpage_amount::time;
 
 use crate::arguments::Matrix;
 use crate::cells::Attempt;
@@ -85,7 +86,7 @@ fn run_missing(
             Attempt::Done(cell) => {
                 let words = match (&cell.failed, cell.seconds) {
                     (Some(cause), _) => format!("failed: {cause}"),
-                    (None, Some(seconds)) => format!("{seconds:.3} s"),
+                    (None, Some(seconds)) => time(1e9 * seconds),
                     (None, None) => String::new(),
                 };
                 terminal::say(&format!("{title}: {words}"));

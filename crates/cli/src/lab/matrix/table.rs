@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use nearpage_amount::{percent, signed_change};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -280,11 +281,8 @@ impl Row {
                 0 | 1 => String::new(),
                 runs => format!("{}–{} ({runs})", seconds(least), seconds(most)),
             },
-            or_nothing(
-                self.times_first
-                    .map(|times| format!("{:+.1} %", 100.0 * (times - 1.0))),
-            ),
-            or_nothing(of_runs(Run::local).map(|percent| format!("{percent:.0} %"))),
+            or_nothing(self.times_first.map(|times| signed_change(times - 1.0))),
+            or_nothing(of_runs(Run::local).map(|share| percent(share / 100.0))),
             or_nothing(of_runs(migrated).map(|pages| format!("{pages:.0}"))),
         ]
     }

@@ -163,7 +163,7 @@ impl<'a> Row<'a> {
         if fields.len() != columns.count {
             return Err(format!(
                 "{} where the header has {} (a field with a comma or a quote stands in quotes; none has a line break)",
-                nearpage_machine::several(fields.len() as u64, "field"),
+                nearpage_amount::counted(fields.len() as u64, "field"),
                 columns.count
             ));
         }

@@ -49,7 +49,7 @@ pub struct TraceStatistics {
 }
 
 impl Recording {
-    /// Goes through all misses of a full recording, in order.
+    /// Goes through all misses of a trace, in order.
     ///
     /// # Errors
     /// [`Error::SamplesOnly`], [`Error::Damaged`], [`Error::Io`].

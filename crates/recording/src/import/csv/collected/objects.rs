@@ -31,10 +31,10 @@ enum Place {
 #[derive(Default)]
 pub(super) struct Objects {
     numbers: FxHashMap<(u32, Option<u64>), FxHashMap<String, usize>>,
-    seen: Vec<Seen>,
+    seen: Vec<CollectedObject>,
 }
 
-struct Seen {
+struct CollectedObject {
     pid: u32,
     name: String,
     kind: ObjectKind,
@@ -54,15 +54,15 @@ struct Seen {
 }
 
 /// What a row says of where it and its object are.
-struct Told {
+struct RowPlace {
     place: Place,
     /// The access; of a made-up place, its offset.
     address: u64,
 }
 
-fn told(row: &Row<'_>) -> Result<Told, String> {
+fn row_place(row: &Row<'_>) -> Result<RowPlace, String> {
     let outside = || "the address lies before its object".to_owned();
-    let at = |base: u64, address: u64| Told {
+    let at = |base: u64, address: u64| RowPlace {
         place: Place::At(base),
         address,
     };
@@ -72,12 +72,12 @@ fn told(row: &Row<'_>) -> Result<Told, String> {
         (Some(address), None, Some(offset)) => {
             at(address.checked_sub(offset).ok_or_else(outside)?, address)
         }
-        (Some(address), None, None) => Told {
+        (Some(address), None, None) => RowPlace {
             place: Place::Around,
             address,
         },
         (None, Some(base), offset) => at(base, base.saturating_add(offset.unwrap_or(0))),
-        (None, None, offset) => Told {
+        (None, None, offset) => RowPlace {
             place: Place::MadeUp,
             address: offset.unwrap_or(0),
         },
@@ -86,7 +86,7 @@ fn told(row: &Row<'_>) -> Result<Told, String> {
 
 impl Objects {
     pub fn add(&mut self, row: &Row<'_>, thread: usize, line: u64) -> Result<(), String> {
-        let Told { place, address } = told(row)?;
+        let RowPlace { place, address } = row_place(row)?;
         let end = address.saturating_add(row.bytes.max(1));
         if end >= ADDRESS_MAX || row.object_bytes.is_some_and(|bytes| bytes >= ADDRESS_MAX) {
             return Err("an address, an offset or a size beyond the address space".to_owned());
@@ -105,7 +105,7 @@ impl Objects {
             None if next == OBJECTS_MAX => return Err(format!("more than {OBJECTS_MAX} objects")),
             None => {
                 names.insert(row.object.to_owned(), next);
-                self.seen.push(Seen {
+                self.seen.push(CollectedObject {
                     pid: row.pid,
                     name: row.object.to_owned(),
                     kind: row.object_kind,
@@ -147,7 +147,7 @@ impl Objects {
         if made_up > 0 {
             notes.push(format!(
                 "{} without an address in the file: their places are made up, one after another",
-                nearpage_machine::several(made_up, "object")
+                nearpage_amount::counted(made_up, "object")
             ));
         }
         let shared = self.overlapping()?;
@@ -197,7 +197,7 @@ impl Objects {
     fn make_up(&mut self) -> Result<u64, BadLine> {
         let mut next = MADE_UP;
         let mut count = 0;
-        let unknown = |object: &&mut Seen| object.place == Place::MadeUp;
+        let unknown = |object: &&mut CollectedObject| object.place == Place::MadeUp;
         for object in self.seen.iter_mut().filter(unknown) {
             let size_bytes = object.size_bytes.unwrap_or(0).max(object.end);
             object.address = next;
@@ -231,7 +231,7 @@ impl Objects {
             if let Some(before) = widest {
                 let other = &self.seen[before];
                 if other.pid == object.pid && object.address < other.address + other.bytes() {
-                    let is_told = |object: &Seen| matches!(object.place, Place::At(_));
+                    let is_told = |object: &CollectedObject| matches!(object.place, Place::At(_));
                     if !is_told(object) || !is_told(other) {
                         return Err(object.bad(&format!(
                             "the object {:?} lies where {:?} does: tell them apart by object_address",
@@ -251,8 +251,8 @@ impl Objects {
 
     /// The address of a row's access.
     pub fn address(&self, row: &Row<'_>) -> u64 {
-        match told(row) {
-            Ok(Told {
+        match row_place(row) {
+            Ok(RowPlace {
                 place: Place::MadeUp,
                 address,
             }) => {
@@ -260,13 +260,13 @@ impl Objects {
                 let number = names.and_then(|names| names.get(row.object));
                 number.map_or(0, |&number| self.seen[number].address) + address
             }
-            Ok(Told { address, .. }) => address,
+            Ok(RowPlace { address, .. }) => address,
             Err(_) => 0,
         }
     }
 }
 
-impl Seen {
+impl CollectedObject {
     fn bytes(&self) -> u64 {
         let accessed = self.end - self.address;
         match self.place {

@@ -12,12 +12,12 @@ const THREADS_MAX: usize = 1 << 20;
 #[derive(Default)]
 pub(super) struct Threads {
     numbers: FxHashMap<(u32, u32), usize>,
-    seen: Vec<Seen>,
+    seen: Vec<CollectedThread>,
     /// Position in the table, by number.
     positions: Vec<ThreadIndex>,
 }
 
-struct Seen {
+struct CollectedThread {
     pid: u32,
     tid: u32,
     name: String,
@@ -41,7 +41,7 @@ impl Threads {
             if next == THREADS_MAX {
                 return Err(format!("more than {THREADS_MAX} threads"));
             }
-            self.seen.push(Seen {
+            self.seen.push(CollectedThread {
                 pid,
                 tid,
                 name: match row.tid {
@@ -76,7 +76,7 @@ impl Threads {
     pub fn finish(&mut self) -> Vec<Thread> {
         let mut sorted: Vec<usize> = (0..self.seen.len()).collect();
         sorted.sort_by_key(|&number| {
-            let Seen { pid, tid, .. } = self.seen[number];
+            let CollectedThread { pid, tid, .. } = self.seen[number];
             (pid, pid != tid, tid)
         });
         self.positions = vec![ThreadIndex(0); sorted.len()];
@@ -121,7 +121,7 @@ impl Threads {
 
     pub fn counts(&self) -> SampleCounts {
         let mut sum = SampleCounts::default();
-        for Seen { counts, .. } in &self.seen {
+        for CollectedThread { counts, .. } in &self.seen {
             sum.samples += counts.samples;
             sum.accesses += counts.accesses;
             sum.undecoded += counts.undecoded;
