@@ -38,6 +38,9 @@ use crate::first_touch::FirstTouches;
 use crate::parameters::Parameters;
 use crate::{affinity, interleave};
 
+/// Of two patterns in turn, so many of the other's accesses are about as many.
+const ABOUT_AS_MANY: f64 = 0.8;
+
 /// Where an object's pages go, and the rule in words; none: left to first touch.
 pub(crate) fn place(
     context: &Context,
@@ -63,9 +66,12 @@ fn by_pattern(
     match *pattern {
         Pattern::InTurn(ref patterns) => {
             let of = |one| by_pattern(context, group, one, parameters);
-            let found = patterns.iter().filter_map(of);
+            let found: Vec<_> = patterns.iter().filter_map(of).collect();
             let owned = |one: &(Placement, String)| by_owner(context, group, &one.0).unwrap_or(0.0);
-            let (placement, rule) = found.max_by(|a, b| owned(a).total_cmp(&owned(b)))?;
+            let most = found.iter().map(owned).fold(0.0, f64::max);
+            // Of two with about as many, the one with the simpler rule comes first.
+            let mut found = found.into_iter();
+            let (placement, rule) = found.find(|one| owned(one) >= ABOUT_AS_MANY * most)?;
             Some((
                 placement,
                 format!(

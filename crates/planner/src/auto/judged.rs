@@ -144,7 +144,9 @@ impl<J: Judge> Judged<'_, '_, J> {
                     let (chosen, chosen_ns) = preferred;
                     let error = alternatives.sampling_error_ns(object, choices[at]);
                     let margin = PREFERRED_MARGIN * times[0] + error;
-                    let keeps = chosen_ns <= times[at] + margin;
+                    // What loses nothing is better than nothing.
+                    let keeps = chosen_ns <= times[at] + margin
+                        || choices[at] == 0 && alternatives.loses_nothing(&chosen, object);
                     selection = if keeps { chosen } else { all[at].clone() };
                     continue;
                 }

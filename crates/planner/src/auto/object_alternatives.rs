@@ -8,7 +8,7 @@ use super::choice::{
     Choice, REPLICATED_STORES_MAX, choices, copies_of_code, later, least_and_most_ns, left,
     next_touch, next_use,
 };
-use super::preference::{Preference, preferred};
+use super::preference::{Preference, leave_out_chance, preferred};
 use super::{inputs, unmatched};
 use crate::context::Context;
 use crate::group::first_touched;
@@ -81,6 +81,9 @@ impl ObjectAlternatives {
             choices.push(next_use(context, group, &subject));
         } else if parameters.phases && !of_samples && !is_code {
             choices.extend(next_touch(context, group, &subject));
+        }
+        if of_samples {
+            leave_out_chance(context, group, &mut choices, parameters);
         }
         let apart = (!is_code).then(|| first_touched(context, group, subject, parameters));
         let is_of_heap = group.kind == ObjectKind::Heap;

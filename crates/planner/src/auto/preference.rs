@@ -13,6 +13,7 @@ use super::choice::{Choice, Kind};
 use super::inputs::slower_and_quicker_ns;
 use crate::context::Context;
 use crate::effect::{Access, Count, Part};
+use crate::holder::Layout;
 use crate::parameters::Parameters;
 use crate::placed_accesses::{Placing, placed_accesses};
 
@@ -34,16 +35,19 @@ const LEFT: Preference = Preference {
 /// A placement by a pattern is preferred where it makes so much more of the object's accesses local than first touch does.
 const MORE_LOCAL: f64 = 0.05;
 
+/// A placement near threads that makes so many fewer accesses local than first touch does looks quicker by chance.
+const LESS_LOCAL_BY_CHANCE: f64 = 0.02;
+
 /// The same of an object that its threads use in two ways in turn, of which a placement suits one: how the accesses divide over the
 /// two is known less surely.
 const MORE_LOCAL_OF_PHASES: f64 = 0.2;
 
 /// Of what a decision makes quicker, it may make so much slower for its sign to be beyond doubt: what is uncertain then is how
 /// much of the program's time its object is.
-const SLOWER_PART_MAX: f64 = 0.2;
+const SLOWER_PART_MAX: f64 = 0.35;
 
 /// An object is left alone where the thread that a decision costs most loses more than this part of what all gain on the average.
-const SLOWER_PART_MOST: f64 = 0.6;
+const SLOWER_PART_MOST: f64 = 1.2;
 
 /// First touch has so many of an object's accesses on one node where interleaving it relieves that node.
 const CONCENTRATED: f64 = 0.75;
@@ -92,8 +96,13 @@ pub(super) fn preferred(
                 .local_share
                 .is_some_and(|local| local >= left + more_local)
     };
-    let choice = choices.iter().position(is_better)?;
+    let Some(choice) = choices.iter().position(is_better) else {
+        return Some(LEFT);
+    };
     let slower_part = match choices[choice].decisions.as_slice() {
+        [decision] if first_touch_agrees(context, group, decision, parameters) => {
+            return Some(LEFT);
+        }
         [decision] => slower_part(context, group, decision, latency_ns, parameters),
         // What several decisions about the objects of one call site make slower is not known.
         _ => 0.0,
@@ -106,6 +115,67 @@ pub(super) fn preferred(
             loses_nothing: part <= SLOWER_PART_MAX && choices[choice].decisions.len() == 1,
         },
     })
+}
+
+/// Are the pages whose first touch was seen where a decision would have them? Page faults are sampled: who touched the pages between
+/// two of them is not known where threads take turns within a few pages.
+fn first_touch_agrees(
+    context: &Context,
+    group: &ObjectGroup,
+    decision: &Decision,
+    parameters: &Parameters,
+) -> bool {
+    let Some(layout) = Layout::new(&decision.placement, context, group.size_bytes) else {
+        return false;
+    };
+    let unit = group.affinity.page_bytes;
+    let (mut agreeing, mut all) = (0.0, 0.0);
+    let mut touchers: Vec<usize> = Vec::new();
+    for &(page, thread) in &group.first_touches {
+        let Some(toucher) = context.node_position(thread) else {
+            continue;
+        };
+        all += 1.0;
+        if !touchers.contains(&toucher) {
+            touchers.push(toucher);
+        }
+        let holder = layout.holder(u64::from(page) * unit + unit / 2);
+        holder.serve(context, toucher, |memory, share| {
+            agreeing += if memory == toucher { share } else { 0.0 };
+        });
+    }
+    // What one thread filled is known without a pattern.
+    touchers.len() > 1 && agreeing >= parameters.first_touch_local_min * all
+}
+
+/// Leaves out choices about a group of samples that can only look quicker by chance: all where first touch has the pages where the
+/// pattern would, parts for threads where no part has an owner, and what is near threads and makes fewer accesses local than leaving
+/// the group alone, which is the first.
+pub(super) fn leave_out_chance(
+    context: &Context,
+    group: &ObjectGroup,
+    choices: &mut Vec<Choice>,
+    parameters: &Parameters,
+) {
+    let agrees = |one: &Choice| match one.decisions.as_slice() {
+        [decision] if matches!(one.kind, Kind::Pattern | Kind::Segments) => {
+            first_touch_agrees(context, group, decision, parameters)
+        }
+        _ => false,
+    };
+    if !is_shared(group) && choices.iter().any(agrees) {
+        choices.truncate(1);
+    }
+    let left = choices.first().and_then(|left| left.local_share);
+    let spreads = |one: &Choice| {
+        let mut placements = one.decisions.iter().map(|one| &one.placement);
+        placements.all(|one| matches!(one, Placement::Interleave { .. }))
+    };
+    choices.retain(|one| match (left, one.local_share) {
+        _ if is_shared(group) && matches!(one.kind, Kind::Block | Kind::Segments) => false,
+        (Some(left), Some(local)) => spreads(one) || local >= left - LESS_LOCAL_BY_CHANCE,
+        _ => true,
+    });
 }
 
 /// Does a decision make hardly an access of a group slower, for what it makes quicker?
@@ -284,6 +354,40 @@ mod tests {
         });
         assert!(
             matches!(placed, Some(Placement::Interleave { .. })),
+            "{placed:?}"
+        );
+    }
+
+    #[test]
+    fn pages_that_threads_filled_in_turn_are_left_though_few_of_their_faults_were_seen() {
+        let cyclic = |faults: &dyn Fn(u32, u32) -> u32| {
+            decided(|attribution| {
+                let group = grid(attribution);
+                let Pattern::Block { team, .. } = group.pattern else {
+                    panic!("{:?}", group.pattern);
+                };
+                let page_bytes = group.affinity.page_bytes;
+                group.pattern = Pattern::BlockCyclic {
+                    team,
+                    block_bytes: page_bytes,
+                    period_bytes: 4 * page_bytes,
+                };
+                let mut threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
+                threads.truncate(4);
+                for cell in &mut group.affinity.cells {
+                    cell.thread = threads[cell.page as usize % 4];
+                }
+                group.affinity.initialisation.clear();
+                let seen = (0..group.affinity.pages).step_by(5);
+                let toucher = |page| threads[faults(page, 4) as usize];
+                group.first_touches = seen.map(|page| (page, toucher(page))).collect();
+            })
+        };
+        assert_eq!(cyclic(&|page, threads| page % threads), None);
+        // The faults of one thread that filled all of it.
+        let placed = cyclic(&|_, _| 0);
+        assert!(
+            matches!(placed, Some(Placement::BlockCyclic { .. })),
             "{placed:?}"
         );
     }

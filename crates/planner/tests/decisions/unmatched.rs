@@ -48,7 +48,7 @@ fn small_objects_are_spread_together_and_a_reason_is_given() {
     );
     let why = &decision.why;
     assert!(
-        why.starts_with("48000 loads and 0 stores by 16 threads to rows cg.c:80 (inlined), "),
+        why.starts_with("48k loads and 0 stores by 16 threads to rows cg.c:80 (inlined), "),
         "{why}"
     );
     assert!(
