@@ -258,48 +258,56 @@ mod tests {
         }
     }
 
-    /// As tools/perf/util/arm-spe.c (Neoverse), arch/x86/events/intel/ds.c (Skylake on, Alder Lake's and Lunar Lake's cores) and
-    /// arch/x86/events/amd/ibs.c (Zen 4) write them, with what perf prints.
+    const SNOOP_NONE: u64 = 0x02 << 19;
+    const SNOOP_HIT: u64 = 0x04 << 19;
+    const SNOOP_HITM: u64 = 0x10 << 19;
+    const SNOOP_FORWARD: u64 = 1 << 38;
+
+    fn load_hit(lvl: u64, number: u64, remote: u64, hops: u64, snoop: u64) -> u64 {
+        fields(OP_LOAD, lvl | LEVEL_HIT, number, remote, hops) | snoop
+    }
+
+    fn levels_are(words: &[(&str, u64, Level)]) {
+        for &(printed, data_src, expected) in words {
+            let level = DataSource(data_src).level();
+            assert_eq!(level, expected, "{printed}: {data_src:#x}");
+        }
+    }
+
+    /// As tools/perf/util/arm-spe.c writes them, with what perf prints.
     #[test]
-    fn words_of_todays_kernels() {
+    fn words_of_todays_kernels_on_neoverse() {
         use level_number::*;
-        const NONE: u64 = 0x02 << 19;
-        const HIT: u64 = 0x04 << 19;
-        const HITM: u64 = 0x10 << 19;
-        const FORWARD: u64 = 1 << 38;
         const PEER: u64 = SNOOP_PEER << 38;
-        let load = |lvl, number, remote, hops, snoop| {
-            fields(OP_LOAD, lvl | LEVEL_HIT, number, remote, hops) | snoop
-        };
-        for (printed, data_src, expected) in [
+        levels_are(&[
             (
                 "Neoverse: L1 hit, None",
-                load(0x08, L1, 0, 0, NONE),
+                load_hit(0x08, L1, 0, 0, SNOOP_NONE),
                 Level::L1,
             ),
             (
                 "Neoverse: L2 hit, Peer",
-                load(0x20, L2, 0, 0, PEER),
+                load_hit(0x20, L2, 0, 0, PEER),
                 Level::L3,
             ),
             (
                 "Neoverse: L3 hit, Peer",
-                load(0x40, L3, 0, 0, PEER),
+                load_hit(0x40, L3, 0, 0, PEER),
                 Level::L3,
             ),
             (
                 "Neoverse: L3 hit, Hit",
-                load(0x40, L3, 0, 0, HIT),
+                load_hit(0x40, L3, 0, 0, SNOOP_HIT),
                 Level::L3,
             ),
             (
                 "Neoverse: Remote RAM hit, Peer",
-                load(0x100, RAM, 1, 0, PEER),
+                load_hit(0x100, RAM, 1, 0, PEER),
                 Level::RemoteMemory,
             ),
             (
                 "Neoverse: RAM hit, None",
-                load(0x80, RAM, 0, 0, NONE),
+                load_hit(0x80, RAM, 0, 0, SNOOP_NONE),
                 Level::LocalMemory,
             ),
             (
@@ -307,54 +315,61 @@ mod tests {
                 fields(OP_STORE, LEVEL_NOT_AVAILABLE, ANY_CACHE, 0, 0),
                 Level::Unknown,
             ),
+        ]);
+    }
+
+    /// As arch/x86/events/intel/ds.c (Skylake on, Alder Lake's and Lunar Lake's cores) and arch/x86/events/amd/ibs.c (Zen 4) write them,
+    /// with what perf prints.
+    #[test]
+    fn words_of_todays_kernels_on_x86() {
+        use level_number::*;
+        levels_are(&[
             (
                 "Intel: L3 hit, HitM",
-                load(0x40, L3, 0, 0, HITM | FORWARD),
+                load_hit(0x40, L3, 0, 0, SNOOP_HITM | SNOOP_FORWARD),
                 Level::L3,
             ),
             (
                 "Intel: Remote L3 hit, HitM",
-                load(0x400, L3, 1, 0, HITM),
+                load_hit(0x400, L3, 1, 0, SNOOP_HITM),
                 Level::RemoteCache,
             ),
             (
                 "Intel: Remote RAM hit, Hit",
-                load(0x100, RAM, 1, 0, HIT),
+                load_hit(0x100, RAM, 1, 0, SNOOP_HIT),
                 Level::RemoteMemory,
             ),
             (
                 "Intel: LFB hit",
-                load(0x10, LINE_FILL_BUFFER, 0, 0, NONE),
+                load_hit(0x10, LINE_FILL_BUFFER, 0, 0, SNOOP_NONE),
                 Level::LineFillBuffer,
             ),
             (
                 "Intel: L2 MHB hit",
-                load(0, L2_MISS_HANDLING, 0, 0, NONE),
+                load_hit(0, L2_MISS_HANDLING, 0, 0, SNOOP_NONE),
                 Level::L2,
             ),
             (
                 "Intel: MSC hit",
-                load(0, MEMORY_SIDE_CACHE, 0, 0, NONE),
+                load_hit(0, MEMORY_SIDE_CACHE, 0, 0, SNOOP_NONE),
                 Level::LocalMemory,
             ),
             (
                 "AMD: Any cache, core of the node",
-                load(0, ANY_CACHE, 1, 1, 0),
+                load_hit(0, ANY_CACHE, 1, 1, 0),
                 Level::L3,
             ),
             (
                 "AMD: Any cache, another node",
-                load(0, ANY_CACHE, 1, 2, 0),
+                load_hit(0, ANY_CACHE, 1, 2, 0),
                 Level::RemoteCache,
             ),
-            ("AMD: CXL hit", load(0, CXL, 0, 0, 0), Level::LocalMemory),
-        ] {
-            assert_eq!(
-                DataSource(data_src).level(),
-                expected,
-                "{printed}: {data_src:#x}"
-            );
-        }
+            (
+                "AMD: CXL hit",
+                load_hit(0, CXL, 0, 0, 0),
+                Level::LocalMemory,
+            ),
+        ]);
     }
 
     #[test]

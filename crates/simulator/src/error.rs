@@ -1,3 +1,4 @@
+use nearpage_amount::counted;
 use nearpage_machine::{CpuId, Fault};
 use nearpage_online::ParameterError;
 
@@ -20,7 +21,7 @@ pub enum Error {
         "the trace has a thread on CPU {0}, which this machine has not; it was recorded for another machine"
     )]
     NoSuchCpu(CpuId),
-    #[error("the trace names page {page}, but has {pages} pages: it is damaged")]
+    #[error("the trace names page {page}, but has {}: it is damaged", counted(*pages as u64, "page"))]
     NoSuchPage { page: u32, pages: usize },
     #[error("{path}: cannot be read")]
     Unreadable {

@@ -302,7 +302,7 @@ fn damaged_allocation_blocks_are_counted_and_the_others_read() {
         metadata
             .notes
             .iter()
-            .any(|note| note.contains("12345 allocations of 4096 bytes and more"))
+            .any(|note| note.contains("12.3k allocations of 4096 bytes and more"))
     );
 }
 

@@ -652,7 +652,7 @@ mod tests {
         );
         assert_eq!(
             kernel.to_words().unwrap(),
-            "4.000 s: clearing and copying pages 50 %, page faults 25 %, files 12 %, other 12 %"
+            "4 s: clearing and copying pages 50 %, page faults 25 %, files 12 %, other 12 %"
         );
     }
 
