@@ -137,7 +137,8 @@ mod tests {
             let text = text(name).expect(name);
             let is_marked = text
                 .lines()
-                .any(|line| line.starts_with('#') && line.contains("ASSUM"));
+                .filter(|line| line.starts_with('#'))
+                .any(|line| line.contains("ASSUMED") || line.contains("ASSUMPTION"));
             assert!(
                 !is_marked || machine.notes.iter().any(|note| note.contains("assumed")),
                 "{name}"

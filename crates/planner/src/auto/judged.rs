@@ -52,7 +52,7 @@ impl<J: Judge> Judged<'_, '_, J> {
     }
 
     /// Times of selections that differ in one object, which the first leaves alone; none of those that are not
-    /// to be trusted ([`Margins::resized`]). Where the heap's pages lie depends on all that is allocated: what has a
+    /// to be trusted ([`super::Margins::resized`]). Where the heap's pages lie depends on all that is allocated: what has a
     /// size there is compared with what has none, too.
     fn trusted_ns(
         &mut self,
