@@ -127,7 +127,9 @@ impl<'a> ReadRef<'a> for &'a Contents {
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        // Addresses in files are anybody's: nothing is searched beyond the end.
         let limit = range.end.min(range.start.saturating_add(NAME_BYTES_MAX));
+        let limit = limit.min(self.size() as u64);
         let mut searched = range.start;
         while searched < limit {
             let block_end = (searched / BLOCK_BYTES as u64 + 1) * BLOCK_BYTES as u64;
@@ -154,6 +156,16 @@ mod tests {
         fs::write(&path, bytes).unwrap();
         let contents = Contents::open(&path).unwrap();
         (folder, contents)
+    }
+
+    #[test]
+    fn a_name_at_the_end_of_all_addresses_is_none() {
+        let (_folder, contents) = contents(b"a name\0and one without an end");
+        let name = |begin: u64, end: u64| (&contents).read_bytes_at_until(begin..end, 0);
+        assert_eq!(name(2, u64::MAX), Ok(&b"name"[..]));
+        for begin in [7, 29, 30, u64::MAX - BLOCK_BYTES as u64, u64::MAX - 1] {
+            assert_eq!(name(begin, u64::MAX), Err(()), "{begin}");
+        }
     }
 
     #[test]
