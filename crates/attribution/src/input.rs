@@ -73,6 +73,25 @@ impl<'a> Input<'a, Recording> {
             machine: Some(&recording.machine),
         }
     }
+
+    /// The same, with its accesses read through something that looks on.
+    #[must_use]
+    pub fn through<A: AccessChunks + ?Sized>(self, accesses: &'a A) -> Input<'a, A> {
+        let Self {
+            tables,
+            marks,
+            counts,
+            machine,
+            ..
+        } = self;
+        Input {
+            accesses,
+            tables,
+            marks,
+            counts,
+            machine,
+        }
+    }
 }
 
 /// Which accesses count.

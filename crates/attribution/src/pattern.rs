@@ -79,6 +79,13 @@ pub enum Pattern {
     Mixed,
 }
 
+impl Pattern {
+    /// Do all threads use all of it, so that no part has an owner?
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared | Self::ReadShared)
+    }
+}
+
 /// Accesses that a pattern is told from, at least.
 const SAMPLES_MIN: f64 = 8.0;
 /// A thread with this share of the accesses has the object to itself.

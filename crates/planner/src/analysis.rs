@@ -50,20 +50,7 @@ impl Analysis {
             read: AtomicU64::new(0),
             watch,
         };
-        let Input {
-            tables,
-            marks,
-            counts,
-            machine,
-            ..
-        } = Input::new(&recording);
-        let input = Input {
-            accesses: &accesses,
-            tables,
-            marks,
-            counts,
-            machine,
-        };
+        let input = Input::new(&recording).through(&accesses);
         let attribution = attribute(&input, &options)?;
         Ok(Self {
             notes: notes(&recording),

@@ -47,7 +47,7 @@ pub(crate) fn place(
     group: &ObjectGroup,
     parameters: &Parameters,
 ) -> Option<(Placement, String)> {
-    let has_owners = !matches!(group.pattern, Pattern::Shared | Pattern::ReadShared);
+    let has_owners = !group.pattern.is_shared();
     let touches = FirstTouches::of(group);
     let by_toucher = share_near(context, group, true, |page| touches.toucher(page));
     if has_owners && by_toucher.is_some_and(|share| share >= parameters.first_touch_local_min) {

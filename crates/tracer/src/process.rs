@@ -164,11 +164,11 @@ impl Process {
     fn take_place(&self) -> usize {
         let mut places = locked(&self.places);
         let free = places.iter().position(|&is_taken| !is_taken);
-        let place = free.unwrap_or(places.len());
-        match free {
-            Some(place) => places[place] = true,
-            None => places.push(true),
-        }
+        let place = free.unwrap_or_else(|| {
+            places.push(false);
+            places.len() - 1
+        });
+        places[place] = true;
         place
     }
 

@@ -145,20 +145,7 @@ impl RankFindings {
     /// Accesses that cannot be read.
     pub fn of(recording: &Recording, operations: Operations) -> Result<Self, Error> {
         let weighed = weights::Weighed::new(recording);
-        let Input {
-            tables,
-            marks,
-            counts,
-            machine,
-            ..
-        } = Input::new(recording);
-        let input = Input {
-            accesses: &weighed,
-            tables,
-            marks,
-            counts,
-            machine,
-        };
+        let input = Input::new(recording).through(&weighed);
         let options = Options {
             page_bytes: recording.machine.page_bytes,
             operations,

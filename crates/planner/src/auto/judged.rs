@@ -182,13 +182,13 @@ impl<J: Judge> Judged<'_, '_, J> {
         let Some(preference) = self.alternatives.preference(object) else {
             return Ok(None);
         };
-        let chosen = all[0].with(object, preference.choice);
-        let time_ns = self.times_ns(std::slice::from_ref(&chosen))?[0];
+        // The first are those of all choices at once.
+        let chosen = &all[preference.choice];
+        let time_ns = self.times_ns(std::slice::from_ref(chosen))?[0];
         let has_size = self.alternatives.has_size(object, preference.choice);
-        let at = all.iter().position(|one| *one == chosen);
-        let is_trusted = !has_size || at.is_some_and(|at| trusted_ns[at].is_finite());
+        let is_trusted = !has_size || trusted_ns[preference.choice].is_finite();
         let is_close = is_trusted && time_ns <= trusted_ns[0] * (1.0 + PREFERRED_LOSS);
-        Ok((preference.loses_nothing || is_close).then_some((chosen, time_ns)))
+        Ok((preference.loses_nothing || is_close).then(|| (chosen.clone(), time_ns)))
     }
 
     /// Of an object's choices the one that a pattern makes most local, where it takes about as long as the quickest and
@@ -335,7 +335,8 @@ impl<J: Judge> Judged<'_, '_, J> {
     }
 }
 
-/// The same of a placement by a pattern that its samples are enough for: patterns mostly go with the input.
+/// What a placement by a pattern that its samples are enough for may cost of what it saves, with an input of another size, where
+/// [`super::Margins::resized`] is less: patterns mostly go with the input.
 const RESIZED_PATTERN: f64 = 2.0;
 
 /// Placements by a pattern that make more accesses local, by more than this share, may take longer than the quickest

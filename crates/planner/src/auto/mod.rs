@@ -155,16 +155,16 @@ pub fn choose_within<J: Judge>(
     };
     let nothing = alternatives.nothing();
     let first_touch_ns = judged.times_ns(std::slice::from_ref(&nothing))?[0];
-    let Some(alike) = judged.best_alike(first_touch_ns, limit_ns)? else {
+    let preferred = alternatives.preferred();
+    // Preferences are of samples, whose judge is given no limit.
+    let start = if preferred != nothing {
+        preferred
+    } else if let Some(alike) = judged.best_alike(first_touch_ns, limit_ns)? {
+        alike
+    } else {
         return Ok(None);
     };
     let mut decided: Vec<usize> = alternatives.costliest().take(objects_max).collect();
-    let preferred = alternatives.preferred();
-    let start = if preferred == nothing {
-        alike
-    } else {
-        preferred
-    };
     let one_by_one = judged.one_by_one(start, &decided)?;
     let with_rest = judged.with_rest(one_by_one, &decided, first_touch_ns)?;
     decided.extend(alternatives.rest());

@@ -6,6 +6,8 @@
 //! array that all threads read takes nothing from any of them where it lay on one node. So such placements are where a decision
 //! begins, and times decide only where they differ by more than they are known.
 
+use std::collections::BTreeSet;
+
 use nearpage_attribution::{ObjectGroup, Pattern};
 use nearpage_plan::{Decision, Placement};
 
@@ -35,12 +37,12 @@ const LEFT: Preference = Preference {
 /// A placement by a pattern is preferred where it makes so much more of the object's accesses local than first touch does.
 const MORE_LOCAL: f64 = 0.05;
 
-/// A placement near threads that makes so many fewer accesses local than first touch does looks quicker by chance.
-const LESS_LOCAL_BY_CHANCE: f64 = 0.02;
-
 /// The same of an object that its threads use in two ways in turn, of which a placement suits one: how the accesses divide over the
 /// two is known less surely.
 const MORE_LOCAL_OF_PHASES: f64 = 0.2;
+
+/// A placement near threads that makes so many fewer accesses local than first touch does looks quicker by chance.
+const LESS_LOCAL_BY_CHANCE: f64 = 0.02;
 
 /// Of what a decision makes quicker, it may make so much slower for its sign to be beyond doubt: what is uncertain then is how
 /// much of the program's time its object is.
@@ -64,7 +66,7 @@ pub(super) fn preferred(
     latency_ns: &[Vec<f64>],
     parameters: &Parameters,
 ) -> Option<Preference> {
-    if is_shared(group) {
+    if group.pattern.is_shared() {
         let choice = choices.iter().position(|one| one.kind == Kind::Pattern)?;
         let decisions = &choices[choice].decisions;
         let is_relieved = |one: &Decision| relieves_one_node(context, group, one, parameters);
@@ -100,9 +102,6 @@ pub(super) fn preferred(
         return Some(LEFT);
     };
     let slower_part = match choices[choice].decisions.as_slice() {
-        [decision] if first_touch_agrees(context, group, decision, parameters) => {
-            return Some(LEFT);
-        }
         [decision] => slower_part(context, group, decision, latency_ns, parameters),
         // What several decisions about the objects of one call site make slower is not known.
         _ => 0.0,
@@ -130,15 +129,13 @@ fn first_touch_agrees(
     };
     let unit = group.affinity.page_bytes;
     let (mut agreeing, mut all) = (0.0, 0.0);
-    let mut touchers: Vec<usize> = Vec::new();
+    let mut touchers = BTreeSet::new();
     for &(page, thread) in &group.first_touches {
         let Some(toucher) = context.node_position(thread) else {
             continue;
         };
         all += 1.0;
-        if !touchers.contains(&toucher) {
-            touchers.push(toucher);
-        }
+        touchers.insert(toucher);
         let holder = layout.holder(u64::from(page) * unit + unit / 2);
         holder.serve(context, toucher, |memory, share| {
             agreeing += if memory == toucher { share } else { 0.0 };
@@ -163,7 +160,7 @@ pub(super) fn leave_out_chance(
         }
         _ => false,
     };
-    if !is_shared(group) && choices.iter().any(agrees) {
+    if !group.pattern.is_shared() && choices.iter().any(agrees) {
         choices.truncate(1);
     }
     let left = choices.first().and_then(|left| left.local_share);
@@ -172,7 +169,7 @@ pub(super) fn leave_out_chance(
         placements.all(|one| matches!(one, Placement::Interleave { .. }))
     };
     choices.retain(|one| match (left, one.local_share) {
-        _ if is_shared(group) && matches!(one.kind, Kind::Block | Kind::Segments) => false,
+        _ if group.pattern.is_shared() && matches!(one.kind, Kind::Block | Kind::Segments) => false,
         (Some(left), Some(local)) => spreads(one) || local >= left - LESS_LOCAL_BY_CHANCE,
         _ => true,
     });
@@ -214,7 +211,7 @@ pub(crate) fn relieves_one_node(
     decision: &Decision,
     parameters: &Parameters,
 ) -> bool {
-    if !is_shared(group) || !matches!(decision.placement, Placement::Interleave { .. }) {
+    if !group.pattern.is_shared() || !matches!(decision.placement, Placement::Interleave { .. }) {
         return false;
     }
     let found = placed_accesses::<ByMemory>(context, group, Placing::Decided(&[]), parameters);
@@ -242,10 +239,6 @@ pub(crate) fn relieves_one_node(
 fn is_of_phases(group: &ObjectGroup) -> bool {
     let is_of_team = |one: &Pattern| !matches!(one, Pattern::Private { .. });
     matches!(&group.pattern, Pattern::InTurn(patterns) if patterns.iter().all(is_of_team))
-}
-
-fn is_shared(group: &ObjectGroup) -> bool {
-    matches!(group.pattern, Pattern::Shared | Pattern::ReadShared)
 }
 
 /// Accesses after initialisation by the node of the memory, by position.
