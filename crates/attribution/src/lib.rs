@@ -44,6 +44,7 @@ mod part;
 mod parts;
 mod pattern;
 mod period;
+mod pieces;
 mod random;
 mod ranks;
 mod resample;

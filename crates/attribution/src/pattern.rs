@@ -14,8 +14,9 @@ use crate::{
     ownership::{Fit, Ownership},
     parts::has_parts,
     period::best_cyclic,
+    pieces::segments_of_pieces,
     rule::{TEAM_SHARE, best_rule},
-    segments::{Segment, segments},
+    segments::{Anywhere, Counts, Segment, anywhere},
     tiles::RowShare,
 };
 
@@ -182,7 +183,7 @@ pub(crate) fn pattern_by(
             Some((pattern, skill)) if skill + CLEARER >= 1.0 => return pattern,
             Some((pattern @ Pattern::InTurn(_), _)) => return pattern,
             rule => {
-                let owned = owned_segments(cut.into_segments(), all, most / all, effort);
+                let owned = owned_segments(cut, affinity.pages, all, most / all);
                 // Parts that are each one thread's leave nothing to a second pattern.
                 let is_owned = owned.as_ref().is_some_and(|one| one.1 >= SKILL_OF_ONE);
                 if explains_little
@@ -221,7 +222,7 @@ pub(crate) fn pattern_by(
 pub(crate) struct Cut<'a> {
     pub cells: &'a [Cell],
     pub effort: Effort,
-    segments: OnceCell<Vec<Segment>>,
+    found: OnceCell<Anywhere>,
 }
 
 impl<'a> Cut<'a> {
@@ -229,34 +230,53 @@ impl<'a> Cut<'a> {
         Self {
             cells,
             effort,
-            segments: OnceCell::new(),
+            found: OnceCell::new(),
         }
     }
 
-    pub fn segments(&self) -> &[Segment] {
-        self.segments
-            .get_or_init(|| segments(self.cells, self.effort))
+    fn anywhere(&self) -> &Anywhere {
+        let find = || match Counts::new(self.cells) {
+            Some(counts) => anywhere(&counts, self.effort),
+            None => Anywhere::default(),
+        };
+        self.found.get_or_init(find)
     }
 
-    fn into_segments(self) -> Vec<Segment> {
-        self.segments();
-        self.segments.into_inner().unwrap_or_default()
+    /// Segments that may begin at any page.
+    pub fn segments(&self) -> &[Segment] {
+        &self.anywhere().segments
+    }
+
+    /// Segments of whole pieces of an object of so many pages, where they are that, else those that may begin anywhere; and how
+    /// many numbers were chosen to suit the samples.
+    fn into_segments(self, pages: u32) -> (Vec<Segment>, usize) {
+        let evidence = self.anywhere().evidence;
+        let of_pieces = Counts::new(self.cells)
+            .and_then(|counts| segments_of_pieces(&counts, pages, evidence, self.effort));
+        match of_pieces {
+            // The size, and each one's owner.
+            Some(segments) => {
+                let chosen = segments.len() + 1;
+                (segments, chosen)
+            }
+            // Each one's owner and beginning.
+            None => {
+                let segments = self.found.into_inner().unwrap_or_default().segments;
+                let chosen = 2 * segments.len();
+                (segments, chosen)
+            }
+        }
     }
 }
 
 /// The object's segments and their skill, where their users explain clearly more than the thread with the share
 /// `most` of its accesses does, and few enough to be looked at.
-fn owned_segments(
-    found: Vec<Segment>,
-    samples: f64,
-    most: f64,
-    effort: Effort,
-) -> Option<(Vec<Segment>, f64)> {
+fn owned_segments(cut: Cut, pages: u32, samples: f64, most: f64) -> Option<(Vec<Segment>, f64)> {
+    let effort = cut.effort;
+    let (found, chosen) = cut.into_segments(pages);
     let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
-    // Each segment's owner and beginning are chosen to suit its samples.
-    let chosen = 2.0 * found.len() as f64;
     let fit = Fit {
-        explained: ((owned - chosen) / samples).clamp(0.0, 1.0),
+        explained: ((owned - chosen as f64) / samples).clamp(0.0, 1.0),
         chance: most,
     };
     let is_clear =

@@ -9,6 +9,7 @@
 use nearpage_recording::ThreadIndex;
 use rustc_hash::FxHashMap;
 
+use crate::pieces::segments_of_pieces;
 use crate::{Affinity, Cell, pattern::Effort};
 
 /// Places for a cut that are tried; beyond, neighbouring pages are tried together first. The search takes
@@ -24,9 +25,9 @@ const SAMPLES_MAX: f64 = 16_384.0;
 /// Consecutive pages with the same users.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// First page with a sample, in units of [`Affinity::page_bytes`].
+    /// First page that is known to be its own, in units of [`Affinity::page_bytes`].
     pub first_page: u32,
-    /// Last page with a sample.
+    /// Last such page.
     pub last_page: u32,
     /// The thread that uses it most, the lowest of equals.
     pub user: ThreadIndex,
@@ -47,38 +48,64 @@ impl Segment {
     }
 }
 
-/// Cuts an object into segments, ascending; empty where it has no samples.
+/// Cuts an object into segments, ascending; empty where it has no samples. Where they are whole pieces of one size, all of
+/// their pages are theirs.
 pub fn find_segments(affinity: &Affinity) -> Vec<Segment> {
-    segments(&affinity.cells, Effort::Recording)
+    segments_of(&affinity.cells, affinity.pages, Effort::Recording)
 }
 
-pub(crate) fn segments(cells: &[Cell], effort: Effort) -> Vec<Segment> {
+/// The same of the cells of an object of so many pages.
+pub(crate) fn segments_of(cells: &[Cell], pages: u32, effort: Effort) -> Vec<Segment> {
     let Some(counts) = Counts::new(cells) else {
         return Vec::new();
     };
+    let found = anywhere(&counts, effort);
+    segments_of_pieces(&counts, pages, found.evidence, effort).unwrap_or(found.segments)
+}
+
+/// Segments that may begin at any page.
+pub(crate) fn segments(cells: &[Cell], effort: Effort) -> Vec<Segment> {
+    let counts = Counts::new(cells);
+    counts.map_or(Vec::new(), |counts| anywhere(&counts, effort).segments)
+}
+
+/// Segments that may begin at any page.
+#[derive(Debug, Default)]
+pub(crate) struct Anywhere {
+    pub segments: Vec<Segment>,
+    /// How well they explain the samples: the logarithm of the likelihood, less what their beginnings cost.
+    pub evidence: f64,
+}
+
+pub(crate) fn anywhere(counts: &Counts, effort: Effort) -> Anywhere {
     let coarse = counts.places(match effort {
         Effort::Recording => PLACES_MAX,
         Effort::Resample { .. } => PLACES_RESAMPLE,
     });
     let each = effort.enough((coarse.len() as f64).ln());
-    let mut cuts = best_cuts(&counts, &coarse, each);
+    let mut cuts = best_cuts(counts, &coarse, each);
     if coarse.len() < counts.pages.len() {
-        refine(&counts, &coarse, &mut cuts);
-        drop_needless(&counts, each, &mut cuts);
+        refine(counts, &coarse, &mut cuts);
+        drop_needless(counts, each, &mut cuts);
     }
-    let end = counts.pages.len();
-    let ends = cuts.iter().skip(1).copied().chain([end]);
-    cuts.iter()
-        .zip(ends)
-        .map(|(&first, end)| counts.segment(first, end))
-        .collect()
+    let ends = cuts.iter().skip(1).copied().chain([counts.pages.len()]);
+    let found = cuts.iter().copied().zip(ends);
+    let evidence = found
+        .clone()
+        .map(|(first, end)| counts.evidence(first, end) - each);
+    Anywhere {
+        evidence: evidence.sum(),
+        segments: found
+            .map(|(first, end)| counts.segment(first, end))
+            .collect(),
+    }
 }
 
 /// Samples by page and thread, summed up from the first page on.
-struct Counts<'a> {
+pub(crate) struct Counts<'a> {
     cells: &'a [Cell],
     /// Pages with samples, and where their cells begin.
-    pages: Vec<(u32, usize)>,
+    pub pages: Vec<(u32, usize)>,
     threads: usize,
     /// By page, then thread: samples before it, rounded.
     before: Vec<u32>,
@@ -89,7 +116,7 @@ struct Counts<'a> {
 }
 
 impl<'a> Counts<'a> {
-    fn new(cells: &'a [Cell]) -> Option<Self> {
+    pub fn new(cells: &'a [Cell]) -> Option<Self> {
         let mut activity: Vec<(ThreadIndex, f64)> = Vec::new();
         let mut sorted: Vec<&Cell> = cells.iter().collect();
         sorted.sort_by_key(|cell| cell.thread);
@@ -159,7 +186,7 @@ impl<'a> Counts<'a> {
     }
 
     /// The marginal likelihood's logarithm of the samples from one page up to another, by position.
-    fn evidence(&self, first: usize, end: usize) -> f64 {
+    pub fn evidence(&self, first: usize, end: usize) -> f64 {
         let row = |at: usize| &self.before[at * self.threads..(at + 1) * self.threads];
         let (mut all, mut sum) = (0, 0.0);
         for (&before, &after) in row(first).iter().zip(row(end)) {
@@ -190,7 +217,13 @@ impl<'a> Counts<'a> {
         shares
     }
 
-    fn segment(&self, first: usize, end: usize) -> Segment {
+    /// Position of the first page from `page` on, from a position on.
+    pub fn position(&self, page: u32, from: usize) -> usize {
+        from + self.pages[from..].partition_point(|one| one.0 < page)
+    }
+
+    /// The pages from one position up to another as a segment.
+    pub fn segment(&self, first: usize, end: usize) -> Segment {
         let mut cells: Vec<&Cell> = self.cells_of(first, end).iter().collect();
         cells.sort_by_key(|cell| cell.thread);
         let (mut user, mut most, mut all) = (cells[0].thread, 0.0, 0.0);
@@ -298,12 +331,12 @@ fn refine(counts: &Counts, places: &[usize], cuts: &mut [usize]) {
 const SHARE_MIN: f64 = 0.01;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn cell(page: u32, thread: u32, loads: f32) -> Cell {
+    pub(crate) fn cell(page: u32, thread: u32, loads: f32) -> Cell {
         Cell {
             page,
             thread: ThreadIndex(thread),
@@ -315,7 +348,7 @@ mod tests {
     }
 
     /// One access to each page by whoever `user` says.
-    fn each_page(pages: u32, user: impl Fn(u32) -> u32) -> Vec<Cell> {
+    pub(crate) fn each_page(pages: u32, user: impl Fn(u32) -> u32) -> Vec<Cell> {
         (0..pages).map(|page| cell(page, user(page), 1.0)).collect()
     }
 

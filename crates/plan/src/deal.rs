@@ -2,6 +2,8 @@
 
 mod parts;
 
+use std::borrow::Cow;
+
 use nearpage_amount::counted;
 use nearpage_machine::NodeId;
 use nearpage_wire::compact_plan::{
@@ -9,7 +11,7 @@ use nearpage_wire::compact_plan::{
 };
 
 use crate::compact::{Tables, run};
-use crate::file::joined;
+use crate::file::{REVERSED, joined, team_and_order};
 use crate::{Error, Owner, PageRun, Placement, Target, Team, threads_of};
 
 /// A scaled list of page runs becomes a block pattern of at most so many shares.
@@ -156,20 +158,25 @@ impl Dealer<'_> {
     }
 
     /// The plan's first team where none is named.
-    fn team_name<'b>(&'b self, team: &'b str) -> Result<&'b str, Error> {
+    fn team_name<'b>(&'b self, team: &'b str) -> Result<Cow<'b, str>, Error> {
         let known = || self.teams.iter().map(|team| team.name.as_str());
-        if team.is_empty() {
-            return Ok(known().next().unwrap_or_default());
-        }
         let is_known =
             |team: &str| known().any(|name| name == team) || self.target.teams.contains_key(team);
-        if joined(team, is_known).all(is_known) {
-            return Ok(team);
+        let (base, is_reversed) = team_and_order(team, is_known);
+        if base.is_empty() {
+            let first = known().next().unwrap_or_default();
+            return Ok(match is_reversed {
+                true => Cow::Owned(format!("{first}{REVERSED}")),
+                false => Cow::Borrowed(first),
+            });
+        }
+        if joined(base, is_known).all(is_known) {
+            return Ok(Cow::Borrowed(team));
         }
         let known: Vec<String> = known().map(|name| format!("`{name}`")).collect();
         Err(Error::NoSuchTeam {
             rule: self.name.to_owned(),
-            found: team.to_owned(),
+            found: base.to_owned(),
             known: if known.is_empty() {
                 "none".to_owned()
             } else {
@@ -179,14 +186,14 @@ impl Dealer<'_> {
     }
 
     fn team_nodes(&self, team: &str) -> Result<Vec<NodeId>, Error> {
-        self.target.thread_nodes(self.team_name(team)?)
+        self.target.thread_nodes(&self.team_name(team)?)
     }
 
     /// Threads that a team had when the plan was made; 0: the plan does not say.
     fn planned_threads(&self, team: &str) -> Result<u64, Error> {
         let name = self.team_name(team)?;
         let teams = self.teams.iter().copied();
-        Ok(threads_of(teams, name).unwrap_or(0))
+        Ok(threads_of(teams, &name).unwrap_or(0))
     }
 
     /// Bytes of one piece when so many threads share the period.

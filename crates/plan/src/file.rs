@@ -271,6 +271,18 @@ pub struct Decision {
     pub effect: Effect,
 }
 
+/// What follows a team's name where its threads take their shares in the opposite order, the last one first.
+pub const REVERSED: &str = ":reversed";
+
+/// The team that is meant, and whether its threads take their shares in the opposite order. A team whose own name ends so,
+/// as a function in a namespace may, is meant as it is.
+pub fn team_and_order(name: &str, is_known: impl Fn(&str) -> bool) -> (&str, bool) {
+    match name.strip_suffix(REVERSED) {
+        Some(team) if !is_known(name) => (team, true),
+        _ => (name, false),
+    }
+}
+
 /// Threads of a team of a plan: of one that it lists, or of several that are joined, as `main+worker` is. None: the plan
 /// does not say.
 pub fn threads_of<'a>(
@@ -281,7 +293,10 @@ pub fn threads_of<'a>(
         let team = teams.clone().into_iter().find(|team| team.name == name)?;
         Some(u64::from(team.threads))
     };
-    joined(name, |name| of(name).is_some()).map(of).sum()
+    let is_known = |name: &str| of(name).is_some();
+    joined(team_and_order(name, is_known).0, is_known)
+        .map(of)
+        .sum()
 }
 
 /// The teams that a name stands for: a known one, or those that it joins, as `main+worker` does.

@@ -51,7 +51,7 @@ pub use error::{Error, SyntaxError};
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
     BuildId, CallSiteFrame, Decision, Effect, Layout, NodeWeights, OnlineMigration, Owner, PageRun,
-    Phase, Placement, Plan, Program, Start, Subject, Team, threads_of,
+    Phase, Placement, Plan, Program, REVERSED, Start, Subject, Team, team_and_order, threads_of,
 };
 pub use job::{GroupPlan, JobPlan, PartChoice, PlanFile, Rank, RankList};
 pub use libraries::SearchPaths;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use nearpage_machine::{CpuId, DeviceKind, Machine, NodeId, NodeList};
 
 use crate::Error;
-use crate::file::joined;
+use crate::file::{joined, team_and_order};
 
 /// How pages get where they belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,12 +108,21 @@ impl Target<'_> {
     }
 
     /// The nodes of the team's threads, in order; at least one. The threads of `main+worker` are those of `main`, then
-    /// those of `worker`.
+    /// those of `worker`; of `worker:reversed` the last is first.
     pub(crate) fn thread_nodes(&self, team: &str) -> Result<Vec<NodeId>, Error> {
-        let parts = joined(team, |name| self.teams.contains_key(name));
+        let is_known = |name: &str| self.teams.contains_key(name);
+        let (team, is_reversed) = team_and_order(team, is_known);
+        let parts = joined(team, is_known);
         let cpus = parts.flat_map(|part| self.cpus(part));
         let nodes: Option<Vec<NodeId>> = cpus.map(|&cpu| self.node_of(cpu)).collect();
+        let in_order = |mut nodes: Vec<NodeId>| {
+            if is_reversed {
+                nodes.reverse();
+            }
+            nodes
+        };
         nodes
+            .map(in_order)
             .filter(|nodes| !nodes.is_empty())
             .ok_or_else(|| Error::NoCpu {
                 machine: self.machine.name.clone(),

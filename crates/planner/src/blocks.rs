@@ -1,9 +1,10 @@
 //! Sizes of blocks, blocks over parts of an object, and tiles.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use nearpage_attribution::{ObjectGroup, RowShare, Segment};
-use nearpage_plan::{PageRun, Parts, Placement, Tiles};
+use nearpage_plan::{PageRun, Parts, Placement, REVERSED, Tiles};
 use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
@@ -108,8 +109,8 @@ pub(crate) fn by_owner(
     })
 }
 
-/// Shares of several arrays in one allocation, from segments whose users are the threads of a team in order, over and
-/// over. None where they are not, or equal shares explain clearly less.
+/// Shares of an object or of several arrays in one allocation, from segments whose users are the threads of a team in order,
+/// or in the opposite one, over and over. None where they are not, or equal shares explain clearly less.
 pub(crate) fn arrays(
     context: &Context,
     group: &ObjectGroup,
@@ -118,15 +119,26 @@ pub(crate) fn arrays(
     let samples: f64 = segments.iter().map(|one| one.samples).sum();
     let by_users: f64 = segments.iter().map(|one| one.samples * one.share).sum();
     let least = by_users / samples.max(f64::MIN_POSITIVE) - SHARES_SLACK;
-    let of_team = |(name, threads): (&str, &[ThreadIndex])| {
-        let parts = parts_of_team(group, segments, threads)?;
-        let parts = Parts::new(parts, group.size_bytes)?;
-        let team = name.to_owned();
-        let placement = Placement::Parts { parts, team };
+    let of_team = |(team, threads): (String, Cow<[ThreadIndex]>)| {
+        let parts = parts_of_team(group, segments, &threads)?;
+        let placement = match parts.as_slice() {
+            [whole] if *whole == (0..group.size_bytes) => Placement::Block { team },
+            _ => {
+                let parts = Parts::new(parts, group.size_bytes)?;
+                Placement::Parts { parts, team }
+            }
+        };
         let own = by_owner(context, group, &placement)?;
         (own >= least).then_some((own, placement))
     };
-    let found = context.teams().filter_map(of_team);
+    let orders = context.teams().flat_map(|(name, threads)| {
+        let reversed = threads.iter().rev().copied().collect();
+        [
+            (name.to_owned(), Cow::Borrowed(threads)),
+            (format!("{name}{REVERSED}"), Cow::Owned(reversed)),
+        ]
+    });
+    let found = orders.filter_map(of_team);
     let best = found.reduce(|best, next| if next.0 > best.0 { next } else { best });
     best.map(|(_, placement)| placement)
 }

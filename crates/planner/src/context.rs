@@ -1,9 +1,11 @@
 //! What decisions are made from.
 
+use std::borrow::Cow;
+
 use nearpage_amount::counted;
 use nearpage_attribution::{Attribution, Names, ObjectGroup};
 use nearpage_machine::{Machine, NodeId};
-use nearpage_plan::{Owner, Program, Team};
+use nearpage_plan::{Owner, Program, Team, team_and_order};
 use nearpage_recording::{Tables, ThreadIndex};
 
 use crate::place::Places;
@@ -144,15 +146,21 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// Threads of the team that a plan names.
-    pub fn team(&self, name: &str) -> Option<&'a [ThreadIndex]> {
+    /// Threads of the team that a plan names, in the order in which they take their shares.
+    pub fn team(&self, name: &str) -> Option<Cow<'a, [ThreadIndex]>> {
+        let is_known = |name: &str| self.teams.iter().any(|team| team.0 == name);
+        let (name, is_reversed) = team_and_order(name, is_known);
         let mut teams = self.teams.iter();
         let found = if name.is_empty() {
             teams.next()
         } else {
             teams.find(|team| team.0 == name)
         };
-        found.map(|team| team.2)
+        let threads = found?.2;
+        Some(match is_reversed {
+            true => Cow::Owned(threads.iter().rev().copied().collect()),
+            false => Cow::Borrowed(threads),
+        })
     }
 
     /// Position of the node that a thread of the process runs on.

@@ -1,5 +1,7 @@
 //! Who holds which part of an object under a placement.
 
+use std::borrow::Cow;
+
 use nearpage_machine::NodeId;
 use nearpage_plan::{Owner, Placement, Tiles};
 use nearpage_recording::ThreadIndex;
@@ -82,16 +84,16 @@ pub(crate) fn of_instance<'a>(
 /// A placement with its owners looked up, ready to be asked about offsets.
 pub(crate) enum Layout<'a> {
     Shares {
-        threads: &'a [ThreadIndex],
+        threads: Cow<'a, [ThreadIndex]>,
         size_bytes: u64,
     },
     Pieces {
-        threads: &'a [ThreadIndex],
+        threads: Cow<'a, [ThreadIndex]>,
         block_bytes: u64,
     },
     Whole(Holder<'a>),
     Tiles {
-        threads: &'a [ThreadIndex],
+        threads: Cow<'a, [ThreadIndex]>,
         tiles: Tiles,
         size_bytes: u64,
     },

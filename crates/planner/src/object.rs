@@ -10,7 +10,7 @@
 //! | shared, read-only or not | `interleave` over the nodes its threads run on |
 //! | each instance one thread's | `thread k`, for runs of instances (`instances`) |
 //! | tiles | `tiles`; of threads that are no team, page runs: columns of each share of the rows |
-//! | segments | page runs: each segment near its users; `block` over several arrays, where they are a team's in order |
+//! | segments | page runs: each segment near its users; `block` where they are a team's in order or in the opposite one |
 //! | two in turn | the one of the two whose owners make more of the accesses |
 //! | mixed | page runs by Eq. 2 |
 //! | unknown | left to first touch |
@@ -28,7 +28,7 @@
 
 use nearpage_amount::{counted, percent};
 use nearpage_attribution::{ObjectGroup, Pattern, find_segments};
-use nearpage_plan::{Owner, Placement};
+use nearpage_plan::{Owner, Placement, REVERSED};
 
 use crate::affinity::Equation;
 use crate::blocks::{arrays, by_owner, cyclic, over_part, tiles, whole_pages};
@@ -119,7 +119,7 @@ fn by_pattern(
         Pattern::Mixed => {
             // Arrays of a large team are more segments than a pattern has.
             if let Some(placement) = arrays(context, group, &find_segments(&group.affinity)) {
-                let rule = "contiguous parts, one after the other of a team's threads".to_owned();
+                let rule = one_after_the_other("contiguous parts", &placement);
                 return Some(with_own_share(context, group, placement, rule));
             }
             let (placement, found) =
@@ -198,7 +198,7 @@ fn parts(
         Pattern::Segments(segments) => {
             let parts = counted(segments.len() as u64, "contiguous part");
             if let Some(placement) = arrays(context, group, segments) {
-                let rule = format!("{parts}, one after the other of a team's threads");
+                let rule = one_after_the_other(&parts, &placement);
                 return Some(with_own_share(context, group, placement, rule));
             }
             let found = affinity::by_segments(context, group, Equation::HopSensitive)?;
@@ -207,6 +207,17 @@ fn parts(
         _ => return None,
     };
     Some(with_own_share(context, group, placement, rule))
+}
+
+/// Parts of a team's threads in order, in words.
+fn one_after_the_other(parts: &str, placement: &Placement) -> String {
+    let order = match placement {
+        Placement::Block { team } | Placement::Parts { team, .. } if team.ends_with(REVERSED) => {
+            ", the last one first"
+        }
+        _ => "",
+    };
+    format!("{parts}, one after the other of a team's threads{order}")
 }
 
 /// Adds to the rule how well the pattern fits the accesses that were seen.

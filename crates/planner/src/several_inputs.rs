@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use nearpage_machine::{Machine, ThreadPlacement};
-use nearpage_plan::{Decision, Placement, Plan, Subject, Team, threads_of};
+use nearpage_plan::{Decision, Placement, Plan, Subject, Team, team_and_order, threads_of};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -271,6 +271,8 @@ fn resized(placement: &Placement, subject: &Subject, teams: &[Team]) -> Option<P
     };
     let threads = |name: &str| {
         let first = teams.first().map(|team| team.name.as_str());
+        let is_known = |name: &str| teams.iter().any(|team| team.name == name);
+        let (name, _) = team_and_order(name, is_known);
         let name = if name.is_empty() { first? } else { name };
         Some(threads_of(teams, name)?.max(1))
     };

@@ -720,6 +720,13 @@ fn joined_teams_have_the_threads_of_each() {
     assert_eq!(cyclic, [3, 3, 0, 0, 3, 3, 0, 0]);
     let error = of("block@main+nobody", &[0]).unwrap_err().to_string();
     assert!(error.contains("main+nobody"), "{error}");
+    // The last thread has the first share.
+    let blocks = of("block@main+worker:reversed", &[0, 1, 2]).expect("teams of the plan");
+    assert_eq!(blocks, [2, 2, 1, 1, 0, 0, 3, 3]);
+    let blocks = of("block@:reversed", &[0, 1]).expect("the first team");
+    assert_eq!(blocks, [1, 1, 1, 1, 0, 0, 0, 0]);
+    let error = of("block@nobody:reversed", &[0]).unwrap_err().to_string();
+    assert!(error.contains("`nobody`"), "{error}");
 }
 
 #[test]

@@ -6,10 +6,11 @@
 //! array that all threads read takes nothing from any of them where it lay on one node. So such placements are where a decision
 //! begins, and times decide only where they differ by more than they are known.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearpage_attribution::{ObjectGroup, Pattern};
 use nearpage_plan::{Decision, Placement};
+use nearpage_recording::ThreadIndex;
 
 use super::choice::{Choice, Kind};
 use super::inputs::slower_and_quicker_ns;
@@ -57,6 +58,9 @@ const CONCENTRATED: f64 = 0.75;
 /// Interleaving may take so many of its accesses' locality from an object: the threads on the one node lose what those on others
 /// gain, unless most threads are there.
 const LESS_LOCAL: f64 = 0.1;
+
+/// A thread uses an object that all use alike if it has this part of an equal share of the accesses.
+const USER_SHARE: f64 = 0.25;
 
 /// What the structure of a group says about its choices; none: nothing.
 pub(super) fn preferred(
@@ -170,6 +174,16 @@ pub(super) fn leave_out_chance(
     };
     choices.retain(|one| match (left, one.local_share) {
         _ if group.pattern.is_shared() && matches!(one.kind, Kind::Block | Kind::Segments) => false,
+        // Two patterns explain the accesses: parts that neither of them has are of a few samples.
+        _ if is_of_phases(group) && one.kind != Kind::Pattern && !spreads(one) => {
+            one.decisions.is_empty()
+        }
+        // Of what all use, one thread has more than the others by chance.
+        (Some(left), Some(local)) if group.pattern.is_shared() && one.kind == Kind::Whole => {
+            local >= left + MORE_LOCAL_OF_PHASES
+        }
+        // A share for each thread that no pattern speaks for.
+        (Some(left), Some(local)) if one.kind == Kind::Block => local >= left + MORE_LOCAL,
         (Some(left), Some(local)) => spreads(one) || local >= left - LESS_LOCAL_BY_CHANCE,
         _ => true,
     });
@@ -214,8 +228,15 @@ pub(crate) fn relieves_one_node(
     if !group.pattern.is_shared() || !matches!(decision.placement, Placement::Interleave { .. }) {
         return false;
     }
-    let found = placed_accesses::<ByMemory>(context, group, Placing::Decided(&[]), parameters);
-    let Some((_, ByMemory(by_memory))) = found else {
+    let found = placed_accesses::<Uses>(context, group, Placing::Decided(&[]), parameters);
+    let Some((
+        _,
+        Uses {
+            by_memory,
+            by_thread,
+        },
+    )) = found
+    else {
         return false;
     };
     let all: f64 = by_memory.iter().sum();
@@ -223,13 +244,11 @@ pub(crate) fn relieves_one_node(
     let Some((home, &most)) = nodes.max_by(|a, b| a.1.total_cmp(b.1)) else {
         return false;
     };
-    // All threads use it alike, however many samples chance gave to each.
-    let users = group.threads.iter().map(|thread| thread.0);
-    let users: Vec<usize> = users
-        .filter_map(|thread| context.node_position(thread))
-        .collect();
-    let at_home = users.iter().filter(|&&node| node == home).count() as f64;
-    let local = at_home / users.len().max(1) as f64;
+    // All threads use it alike, however many samples chance gave to each; one that looks in now and then is none of them.
+    let least = USER_SHARE * all / by_thread.len().max(1) as f64;
+    let users = by_thread.values().filter(|one| one.1 >= least);
+    let at_home = users.clone().filter(|one| one.0 == home).count() as f64;
+    let local = at_home / users.count().max(1) as f64;
     let spread = 1.0 / context.machine.nodes_with_memory().len().max(1) as f64;
     most >= CONCENTRATED * all && local < 1.0 && local <= spread + LESS_LOCAL
 }
@@ -241,15 +260,22 @@ fn is_of_phases(group: &ObjectGroup) -> bool {
     matches!(&group.pattern, Pattern::InTurn(patterns) if patterns.iter().all(is_of_team))
 }
 
-/// Accesses after initialisation by the node of the memory, by position.
+/// Accesses after initialisation.
 #[derive(Default)]
-struct ByMemory(Vec<f64>);
+struct Uses {
+    /// By the node of the memory, by position.
+    by_memory: Vec<f64>,
+    /// The position of each thread's node, and its accesses.
+    by_thread: BTreeMap<ThreadIndex, (usize, f64)>,
+}
 
-impl Count for ByMemory {
+impl Count for Uses {
     fn count(&mut self, context: &Context, access: Access) {
         if access.part == Part::Use {
-            self.0.resize(context.machine.nodes.len(), 0.0);
-            self.0[access.memory] += access.count;
+            self.by_memory.resize(context.machine.nodes.len(), 0.0);
+            self.by_memory[access.memory] += access.count;
+            let thread = self.by_thread.entry(access.thread);
+            thread.or_insert((access.reader, 0.0)).1 += access.count;
         }
     }
 }
@@ -259,6 +285,7 @@ mod tests {
     use nearpage_attribution::{Attribution, Cell, ObjectGroup, ObjectName, Operations, Pattern};
     use nearpage_machine::preset;
     use nearpage_plan::Placement;
+    use nearpage_recording::ThreadIndex;
     use tempfile::TempDir;
 
     use crate::making::Samples;
@@ -267,12 +294,21 @@ mod tests {
     /// What `auto` decides about the grid of a program whose four threads, one on each node, use a block each of what the main
     /// thread filled, once its attribution has been changed.
     fn decided(change: impl FnOnce(&mut Attribution)) -> Option<Placement> {
+        decided_of("opteron-4", &[0, 1, 2, 3], change)
+    }
+
+    /// The same of threads on other CPUs.
+    fn decided_of(
+        machine: &str,
+        cpus: &[u32],
+        change: impl FnOnce(&mut Attribution),
+    ) -> Option<Placement> {
         let folder = TempDir::new().unwrap();
         let recording = folder.path().join("r");
-        Samples::of("opteron-4", &[0, 1, 2, 3]).write(&recording);
+        Samples::of(machine, cpus).write(&recording);
         let mut analysis = Analysis::of(&recording, Operations::Both).unwrap();
         change(&mut analysis.attribution);
-        let machine = preset("opteron-4").unwrap();
+        let machine = preset(machine).unwrap();
         let planner = Planner::of(&analysis, &machine, None);
         let plans = planner.plans(Policy::Auto, &Parameters::default()).unwrap();
         let decisions = &plans[0].decisions;
@@ -291,25 +327,29 @@ mod tests {
             .unwrap()
     }
 
+    /// Beside which the grid's decision hardly changes the time.
+    fn add_one_of_a_hundred_times_the_cost(attribution: &mut Attribution) {
+        let group = grid(attribution);
+        let mut other = group.clone();
+        other.pattern = Pattern::Unknown;
+        other.name = ObjectName::Other("stack".to_owned());
+        for sums in [&mut other.loads, &mut other.stores] {
+            sums.count *= 100.0;
+            sums.cost_ns *= 100.0;
+        }
+        for cell in &mut other.affinity.cells {
+            cell.loads *= 100.0;
+            cell.stores *= 100.0;
+            cell.cost_ns *= 100.0;
+        }
+        attribution.objects.push(other);
+    }
+
     #[test]
     fn a_block_that_loses_nothing_is_decided_for_whatever_part_of_the_time_it_is() {
         assert!(is_block(decided(|_| ()).as_ref()));
         let placed = decided(|attribution| {
-            // One other object has a hundred times the cost.
-            let group = grid(attribution);
-            let mut other = group.clone();
-            other.pattern = Pattern::Unknown;
-            other.name = ObjectName::Other("stack".to_owned());
-            for sums in [&mut other.loads, &mut other.stores] {
-                sums.count *= 100.0;
-                sums.cost_ns *= 100.0;
-            }
-            for cell in &mut other.affinity.cells {
-                cell.loads *= 100.0;
-                cell.stores *= 100.0;
-                cell.cost_ns *= 100.0;
-            }
-            attribution.objects.push(other);
+            add_one_of_a_hundred_times_the_cost(attribution);
         });
         assert!(is_block(placed.as_ref()), "{placed:?}");
     }
@@ -328,27 +368,51 @@ mod tests {
         assert!(is_block(placed.as_ref()), "{placed:?}");
     }
 
+    /// All threads read all of the grid, the main thread so much of what the others do.
+    fn read_by_all(attribution: &mut Attribution, by_main: f32) {
+        let group = grid(attribution);
+        group.pattern = Pattern::ReadShared;
+        let threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
+        let of_all = |cell: &Cell| {
+            let each = threads.len() as f32;
+            let mut cell = *cell;
+            (cell.loads, cell.stores) = ((cell.loads + cell.stores) / each, 0.0);
+            let of = |&thread: &ThreadIndex| Cell {
+                thread,
+                loads: cell.loads * if thread.0 == 0 { by_main } else { 1.0 },
+                ..cell
+            };
+            threads.iter().map(of).collect::<Vec<_>>()
+        };
+        let cells = group.affinity.cells.iter().flat_map(of_all).collect();
+        group.affinity.cells = cells;
+    }
+
     #[test]
     fn what_all_threads_read_is_spread_where_it_lies_on_one_node_alone() {
-        let placed = decided(|attribution| {
-            let group = grid(attribution);
-            group.pattern = Pattern::ReadShared;
-            let threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
-            let of_all = |cell: &Cell| {
-                let each = threads.len() as f32;
-                let mut cell = *cell;
-                (cell.loads, cell.stores) = ((cell.loads + cell.stores) / each, 0.0);
-                let threads = threads.iter();
-                let cells = threads.map(|&thread| Cell { thread, ..cell });
-                cells.collect::<Vec<_>>()
-            };
-            let cells = group.affinity.cells.iter().flat_map(of_all).collect();
-            group.affinity.cells = cells;
-        });
+        let placed = decided(|attribution| read_by_all(attribution, 1.0));
         assert!(
             matches!(placed, Some(Placement::Interleave { .. })),
             "{placed:?}"
         );
+    }
+
+    #[test]
+    fn a_main_thread_that_looks_in_now_and_then_is_no_user() {
+        let of = |by_main: f32| {
+            let cpus = &[0, 0, 1, 2, 3];
+            decided_of("opteron-4", cpus, |attribution| {
+                read_by_all(attribution, by_main);
+                add_one_of_a_hundred_times_the_cost(attribution);
+            })
+        };
+        let placed = of(0.02);
+        assert!(
+            matches!(placed, Some(Placement::Interleave { .. })),
+            "{placed:?}"
+        );
+        // Two of five users are where the grid is.
+        assert!(matches!(of(1.0), None | Some(Placement::FirstTouch)));
     }
 
     #[test]

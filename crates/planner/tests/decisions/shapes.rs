@@ -14,6 +14,14 @@ fn shares_of_parts_and_tiles_are_rules() {
         share: 1.0,
         samples: 8.0,
     });
+    let from_the_end: User = |page| 7 - page / 8;
+    let descending = (0..8).map(|number: u32| Segment {
+        first_page: 8 * number,
+        last_page: 8 * number + 7,
+        user: ThreadIndex(7 - number),
+        share: 1.0,
+        samples: 8.0,
+    });
     let rows = |pages: std::ops::Range<u32>, threads: std::ops::Range<u32>| RowShare {
         pages,
         threads: threads.map(ThreadIndex).collect(),
@@ -34,6 +42,12 @@ fn shares_of_parts_and_tiles_are_rules() {
             32,
             share,
             "block:0-128K/256K",
+        ),
+        (
+            Pattern::Segments(descending.collect()),
+            64,
+            from_the_end,
+            "block@:reversed",
         ),
         (
             Pattern::Segments(segments.collect()),
