@@ -12,7 +12,8 @@ use crate::{
 /// What both forms of the file begin with.
 const PLACEMENTS: &str = "# placement: block, block-cyclic:20M, round-robin, object-blocks:2000, interleave, interleave:0,2-3, interleave:0=3,1=1,\n\
                           #   thread:2, node:1, runs, replicate, first-touch; block@TEAM for another team than the first,\n\
-                          #   block@main+TEAM for the main thread and the team.\n";
+                          #   block@main+TEAM for the main thread and the team,\n\
+                          #   block@TEAM:reversed for its last thread first.\n";
 /// Table of a plan in a job's.
 const GROUP_PLAN: &str = "group.plan";
 
