@@ -199,5 +199,5 @@ def lost(drawing):
         f"Ours is the clock's, whose interval is time: `triad` under `benches/live_cost` ([{os.path.basename(path)[:10]}]({document.link(path)}), beside other work).\n\n"
         + drawing.lines("marathe-figure-17", "Figure 17: samples a second by the clock's interval, and what the rarest says of the others", "µs between samples", ["ours", "reciprocal of the rarest"], [panel])
         + document.table(["µs between samples", *map(str, panel.labels)], rows)
-        + f"\nThe clock's are within {100 * off:.0f} % of the reciprocal. There is no PEBS here to try; the setting `pebs-10` of `nearpage thin` takes every tenth load miss and loses none.\n"
+        + f"\nThe clock's are within {100 * off:.0f} % of the reciprocal. There is no PEBS here to try; the setting `pebs-10` of `nearpage downsample` takes every tenth load miss and loses none.\n"
     )

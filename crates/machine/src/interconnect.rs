@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Fault;
+use crate::{Fault, Timing};
 
-/// Packets of a coherence protocol without directory (`[coherence]`), as AMD's coherent HyperTransport:
-/// the request goes to the home node of the line, which sends probes to all other nodes. These answer the
-/// node that asked, the home node sends the line, and the node that asked says when it has it.
+/// Packets of a coherence protocol (`[coherence]`), as AMD's coherent HyperTransport: the request goes to the home node
+/// of the line, which sends probes to all other nodes. These answer the node that asked, the home node sends the line,
+/// and the node that asked says when it has it. With a directory there are no probes: their packets have no bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Coherence {
@@ -33,6 +33,77 @@ impl Coherence {
             ("data_header_bytes", self.data_header_bytes),
             ("done_bytes", self.done_bytes),
         ]
+    }
+}
+
+/// What a CPU asks the memory of a node for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A line.
+    Line,
+    /// To be the only one that has a line, which its cache has already.
+    Upgrade,
+    /// To take a line back.
+    WriteBack,
+}
+
+impl Timing {
+    /// What each link carries of a request from a CPU of node `cpu` to the memory of node `home`: data alone, or the
+    /// packets of a coherence protocol as well. Links on the way are named, even where what goes over them does not count.
+    pub fn link_bytes(&self, request: Request, cpu: usize, home: usize) -> Vec<(u16, u64)> {
+        let mut carried = Carried {
+            timing: self,
+            by_link: vec![None; self.links.len()],
+        };
+        let line_bytes = self.line_bytes;
+        let packets = self.coherence.unwrap_or_default();
+        match request {
+            Request::Line => carried.along(home, cpu, line_bytes + packets.data_header_bytes),
+            Request::Upgrade => carried.along(home, cpu, packets.done_bytes),
+            Request::WriteBack => carried.along(cpu, home, line_bytes + packets.request_bytes),
+        }
+        if let Some(packets) = &self.coherence {
+            if request == Request::WriteBack {
+                carried.along(home, cpu, packets.done_bytes);
+            } else {
+                carried.transaction(packets, cpu, home);
+                carried.along(cpu, home, packets.done_bytes);
+            }
+        }
+        let by_link = (0..).zip(carried.by_link);
+        by_link
+            .filter_map(|(link, bytes)| Some((link, bytes?)))
+            .collect()
+    }
+}
+
+/// Bytes over each link; `None`: nothing goes over it.
+struct Carried<'a> {
+    timing: &'a Timing,
+    by_link: Vec<Option<u64>>,
+}
+
+impl Carried<'_> {
+    fn along(&mut self, from: usize, to: usize, bytes: u32) {
+        for &link in &self.timing.routes[from][to] {
+            *self.by_link[usize::from(link)].get_or_insert(0) += u64::from(bytes);
+        }
+    }
+
+    /// The request, probes from the home node, and the answers to these.
+    fn transaction(&mut self, packets: &Coherence, cpu: usize, home: usize) {
+        let nodes = self.timing.latency_ns.len();
+        self.along(cpu, home, packets.request_bytes);
+        let ways = (0..nodes).flat_map(|to| &self.timing.routes[home][to]);
+        let mut probed: Vec<u16> = ways.copied().collect();
+        probed.sort_unstable();
+        probed.dedup();
+        for link in probed {
+            *self.by_link[usize::from(link)].get_or_insert(0) += u64::from(packets.probe_bytes);
+        }
+        for node in (0..nodes).filter(|&node| node != cpu) {
+            self.along(node, cpu, packets.probe_response_bytes);
+        }
     }
 }
 

@@ -43,7 +43,7 @@ pub use assumed::Assumed;
 pub use device::{Device, DeviceKind};
 pub use error::{Error, Fault};
 pub use figures::{Bandwidth, LoadedLatency, Matrix};
-pub use interconnect::{Coherence, Prefetcher};
+pub use interconnect::{Coherence, Prefetcher, Request};
 pub use list::{CpuList, List, ListError, NodeList, Number};
 pub use load::{LoadModel, LoadModelError};
 pub use measure::{

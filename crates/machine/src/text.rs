@@ -274,8 +274,12 @@ impl Machine {
                 bandwidth(link.bandwidth_bytes_per_s)
             ));
         }
-        if self.coherence.is_some() {
-            lines.push("coherence: probes to all nodes".to_owned());
+        if let Some(coherence) = &self.coherence {
+            let probes = match coherence.probe_bytes {
+                0 => "packets, no probes",
+                _ => "probes to all nodes",
+            };
+            lines.push(format!("coherence: {probes}"));
         }
         if let Some(prefetcher) = &self.prefetcher {
             lines.push(format!(

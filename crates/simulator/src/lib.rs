@@ -17,8 +17,9 @@
 //!   allows. A miss whose address depends on what an earlier miss fetches waits for that miss, where the trace has the
 //!   dependency. The CPU always waits for instruction fetches, and for all outstanding misses before it wakes,
 //!   waits for, or makes way for another thread. Threads of one CPU take turns.
-//! - **A prefetcher** (`[prefetcher]`) requests lines ahead of streams of misses. A line that the program never uses
-//!   takes its place in the queues all the same, and is assumed to be in no cache.
+//! - **A prefetcher** (`[prefetcher]`) requests lines ahead of streams of misses. These count among the CPU's outstanding
+//!   misses until they come. A line that the program never uses takes its place in the queues all the same, and is
+//!   assumed to be in no cache.
 //! - **Hits** cost what the machine says where the trace has them (`--keep-hits`). TLB misses cost the sum of their
 //!   levels; the misses of the page walk itself are not modelled. After the flush for a page that moved in steps,
 //!   each page is missing from a TLB until its CPU uses it again.
@@ -31,9 +32,10 @@
 //!   cache fault, too. Of those, the trace has the first to each page in 100,000 instructions of a thread, so a copy
 //!   outlives a store by no more than that.
 //! - **Samples** (`carrefour`) are taken of each thread at even distances of its own time, and cost it time. Chance decides
-//!   which instruction is sampled: a miss as often as instructions are misses, and a load that hits in the first
-//!   level as often as programs load. Such a load counts as one to the page of the last data miss. Where a policy is
-//!   shown one miss in N, the distances between these are random, too.
+//!   which instruction is sampled: a miss as often as instructions are misses, and a load or store that hits in the first
+//!   level as often as programs load and store. Such a load counts as one to the page of the last data miss, such a store as
+//!   one to the page that is last known to have been stored to. Where a policy is shown one miss in N, the distances
+//!   between these are random, too.
 //! - **Hinting faults** (`kernel-balancing`) come at the first miss to a page after the page was unmapped: references
 //!   that hit in the first level are not in a trace.
 //! - **A thread that moves** to another CPU, by a schedule ([`Schedule`]) or a policy, finds cold caches there. It is charged

@@ -89,6 +89,16 @@ impl Streams {
         None
     }
 
+    /// Was a line requested that an access would come to next?
+    pub fn has_requested(&self, page: u32, line: u32) -> bool {
+        let line = i64::from(line);
+        let goes_on = |stream: &&Stream| stream.page == page && stream.line + stream.stride == line;
+        let stream = self.streams.iter().find(goes_on);
+        stream.is_some_and(|stream| {
+            stream.stride != 0 && stream.requested[(stream.steps + 1) % KEPT].is_some()
+        })
+    }
+
     /// Does the latest access have a line of its page requested? From a stream's second access on.
     pub fn wants_line(&self, figures: &Prefetcher, lines_per_page: u64) -> bool {
         let Some(stream) = self.streams.get(self.current) else {

@@ -360,7 +360,8 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             miss.served,
             Served::Memory | Served::OtherCache | Served::Upgrade
         );
-        if demand && !(thread.has_address(miss.depends_on) && thread.make_room(self.figures)) {
+        if demand && !(thread.has_address(miss.depends_on) && thread.make_room(&miss, self.figures))
+        {
             return Ok(false);
         }
         if ACTIVE && (demand || is_store_hit(miss)) && self.faults(number, miss, copies) {
@@ -371,6 +372,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         if miss.is_store_note() {
             // Samples are drawn among the instructions between two misses: a note does not divide these.
             thread.noted_after = miss.instructions;
+            thread.watched.stored = Some(page);
             return Ok(true);
         }
         thread.noted_after = 0;

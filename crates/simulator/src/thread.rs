@@ -96,6 +96,8 @@ pub(crate) struct ThreadObservation {
     pub next_sample: u64,
     /// Page of its last miss of data.
     pub page: Option<u32>,
+    /// Page that it is last known to have stored to.
+    pub stored: Option<u32>,
     /// Loads and fetches, stores that memory served in this epoch.
     pub served: [u64; 2],
     /// Time that it waited, ever.
@@ -168,6 +170,8 @@ pub(crate) struct Thread<'a> {
     stop: usize,
     position: u64,
     outstanding: VecDeque<Outstanding>,
+    /// When lines come that its CPU's prefetcher has requested, and no miss waits for yet.
+    requested_ahead: Vec<u64>,
     /// What its CPU's prefetcher follows.
     pub streams: Streams,
 }
@@ -208,6 +212,7 @@ impl<'a> Thread<'a> {
             stop: 0,
             position: 0,
             outstanding: VecDeque::new(),
+            requested_ahead: Vec::new(),
             streams: Streams::default(),
         }
     }

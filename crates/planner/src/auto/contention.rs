@@ -3,16 +3,16 @@
 //!
 //! A phase of threads that run side by side takes as long as the slowest of them. A thread takes its
 //! computation and, for each miss, the unloaded latency and the longest of its waits on the way. With
-//! a time `T`, a station that serves `n` requests of other threads in `s` each is busy with them for ρ = n s ÷ T, and a
-//! request waits ρ s ÷ 2 (1 − ρ) there (Pollaczek and Khinchine, for equal service; that a request meets what others
-//! have under way is the arrival theorem of closed queues), but never longer than a request of each other thread
-//! takes, since each waits for its own. Waits shrink as `T` grows: there is one
+//! a time `T`, a station that serves requests of other threads in `s` each is busy with them for Σ s, and a request
+//! waits Σ s² ÷ 2 (T − Σ s) there (Pollaczek and Khinchine; that a request meets what others have under way is the
+//! arrival theorem of closed queues), but never longer than the longest request of each other thread takes, since each
+//! waits for its own. Waits shrink as `T` grows: there is one
 //! `T` at which what threads take is what was assumed, and bisection finds it. No phase is shorter
 //! than its busiest station.
 
 use std::collections::BTreeMap;
 
-use nearpage_machine::{Machine, Timing};
+use nearpage_machine::{Machine, Request, Timing};
 use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
@@ -62,10 +62,28 @@ pub(crate) struct Time {
 /// A machine's queues and latencies.
 pub(crate) struct Contention {
     latency_ns: Vec<Vec<f64>>,
-    /// Time that each station takes for a request.
-    service_ns: Vec<f64>,
-    /// Stations on the way, `[CPU's node][memory's node]`.
-    ways: Vec<Vec<Vec<usize>>>,
+    /// Stations on the way of a request and how long each is busy with it, `[CPU's node][memory's node]`.
+    ways: Vec<Vec<Vec<(usize, f64)>>>,
+    /// The longest that each station is busy with a request.
+    longest_ns: Vec<f64>,
+}
+
+/// What a station does for requests.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// Sum of the times that it is busy with each.
+    busy_ns: f64,
+    /// Sum of the squares of these.
+    squares_ns2: f64,
+}
+
+impl std::iter::Sum for Load {
+    fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
+        loads.fold(Self::default(), |sum, load| Self {
+            busy_ns: sum.busy_ns + load.busy_ns,
+            squares_ns2: sum.squares_ns2 + load.squares_ns2,
+        })
+    }
 }
 
 /// Bisection halves an interval so often: to a millionth of it.
@@ -77,26 +95,43 @@ impl Contention {
         let line_ns = |bandwidth: f64| f64::from(timing.line_bytes) / bandwidth * 1e9;
         let controller = timing.memory_bandwidth_bytes_per_s.map_or(0.0, line_ns);
         // Controllers, directories, links.
-        let mut service_ns = vec![controller; nodes];
-        service_ns.extend(vec![timing.directory_ns; nodes]);
-        service_ns.extend(timing.links.iter().map(|link| line_ns(link.2)));
         let way = |cpu: usize, memory: usize| {
-            let mut way = vec![memory, nodes + cpu];
+            let mut way = vec![(memory, controller), (nodes + cpu, timing.directory_ns)];
             if cpu != memory {
-                way.push(nodes + memory);
-                let links = timing.routes[memory][cpu].iter();
-                way.extend(links.map(|&link| 2 * nodes + usize::from(link)));
+                way.push((nodes + memory, timing.directory_ns));
             }
-            way.retain(|&station| service_ns[station] > 0.0);
+            let links = timing.link_bytes(Request::Line, cpu, memory).into_iter();
+            way.extend(links.map(|(link, bytes)| {
+                let link = usize::from(link);
+                let bandwidth = timing.links[link].2;
+                (2 * nodes + link, bytes as f64 / bandwidth * 1e9)
+            }));
+            way.retain(|&(_, service_ns)| service_ns > 0.0);
             way
         };
         let ways = (0..nodes)
             .map(|cpu| (0..nodes).map(|memory| way(cpu, memory)).collect())
             .collect();
-        Self {
-            latency_ns: timing.latency_ns.clone(),
-            service_ns,
+        Self::of_ways(
+            timing.latency_ns.clone(),
             ways,
+            2 * nodes + timing.links.len(),
+        )
+    }
+
+    fn of_ways(
+        latency_ns: Vec<Vec<f64>>,
+        ways: Vec<Vec<Vec<(usize, f64)>>>,
+        stations: usize,
+    ) -> Self {
+        let mut longest_ns = vec![0.0_f64; stations];
+        for &(station, service_ns) in ways.iter().flatten().flatten() {
+            longest_ns[station] = longest_ns[station].max(service_ns);
+        }
+        Self {
+            latency_ns,
+            ways,
+            longest_ns,
         }
     }
 
@@ -127,41 +162,42 @@ impl Contention {
         threads: &BTreeMap<ThreadIndex, (usize, Vec<f64>)>,
         compute_ns: impl Fn(ThreadIndex) -> f64,
     ) -> Time {
-        // By thread, then for all: time that each station is busy with their requests.
-        let busy_with = |(reader, counts): &(usize, Vec<f64>)| {
-            let mut busy_ns = vec![0.0; self.service_ns.len()];
+        // By thread, then for all: what each station does for them.
+        let load_of = |(reader, counts): &(usize, Vec<f64>)| {
+            let mut loads = vec![Load::default(); self.longest_ns.len()];
             for (memory, count) in counts.iter().enumerate() {
-                for &station in &self.ways[*reader][memory] {
-                    busy_ns[station] += count * self.service_ns[station];
+                for &(station, service_ns) in &self.ways[*reader][memory] {
+                    loads[station].busy_ns += count * service_ns;
+                    loads[station].squares_ns2 += count * service_ns * service_ns;
                 }
             }
-            busy_ns
+            loads
         };
-        let own_ns: Vec<Vec<f64>> = threads.values().map(busy_with).collect();
-        let busy_ns: Vec<f64> = (0..self.service_ns.len())
-            .map(|station| own_ns.iter().map(|own| own[station]).sum())
+        let own: Vec<Vec<Load>> = threads.values().map(load_of).collect();
+        let all: Vec<Load> = (0..self.longest_ns.len())
+            .map(|station| own.iter().map(|own| own[station]).sum())
             .collect();
         let others = threads.len().saturating_sub(1) as f64;
         let each = |time_ns: f64| {
-            let wait = |station: usize, own_ns: &[f64]| {
-                let service = self.service_ns[station];
-                let busy = (busy_ns[station] - own_ns[station]).max(0.0);
-                let free = (time_ns - busy).max(0.0);
-                let most = others * service;
-                if 2.0 * free * most <= busy * service {
-                    most
+            let wait = |station: usize, own: &[Load]| {
+                let busy_ns = (all[station].busy_ns - own[station].busy_ns).max(0.0);
+                let squares_ns2 = (all[station].squares_ns2 - own[station].squares_ns2).max(0.0);
+                let free_ns = (time_ns - busy_ns).max(0.0);
+                let most_ns = others * self.longest_ns[station];
+                if 2.0 * free_ns * most_ns <= squares_ns2 {
+                    most_ns
                 } else {
-                    busy * service / (2.0 * free)
+                    squares_ns2 / (2.0 * free_ns)
                 }
             };
             let of_thread = |number: usize, thread: ThreadIndex, reader: usize, counts: &[f64]| {
-                let own_ns = &own_ns[number];
+                let own = &own[number];
                 let misses: f64 = counts
                     .iter()
                     .enumerate()
                     .map(|(memory, count)| {
                         let way = self.ways[reader][memory].iter();
-                        let waits = way.map(|&at| wait(at, own_ns));
+                        let waits = way.map(|&(at, _)| wait(at, own));
                         count * (self.latency_ns[reader][memory] + waits.fold(0.0, f64::max))
                     })
                     .sum();
@@ -175,7 +211,7 @@ impl Contention {
                 .collect::<Vec<f64>>()
         };
         let needed = |time_ns: f64| each(time_ns).into_iter().fold(0.0, f64::max);
-        let mut low = busy_ns.iter().copied().fold(0.0, f64::max);
+        let mut low = all.iter().map(|load| load.busy_ns).fold(0.0, f64::max);
         let mut high = needed(0.0).max(low);
         for _ in 0..HALVINGS {
             let middle = (low + high) / 2.0;
@@ -229,11 +265,8 @@ mod tests {
 
     #[test]
     fn a_saturated_controller_serves_its_bandwidth() {
-        let contention = Contention {
-            latency_ns: vec![vec![10.0; 2]; 2],
-            service_ns: vec![100.0, 100.0],
-            ways: vec![vec![vec![0], vec![1]]; 2],
-        };
+        let ways = vec![vec![vec![(0, 100.0)], vec![(1, 100.0)]]; 2];
+        let contention = Contention::of_ways(vec![vec![10.0; 2]; 2], ways, 2);
         let crowded = demand(&[
             (0, &[1000.0, 0.0]),
             (0, &[1000.0, 0.0]),

@@ -23,7 +23,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         };
         let line = miss.offset >> figures.line_shift;
         let ahead =
-            prefetcher.and_then(|prefetcher| thread.streams.access(miss.page.0, line, prefetcher));
+            prefetcher.and_then(|prefetcher| thread.take_requested(miss.page.0, line, prefetcher));
         let arrival = ahead.unwrap_or_else(|| {
             let latency = self.queues.fetch(node, from, now, lines, figures);
             Arrival::after(now, latency.saturating_add(detour))
@@ -36,8 +36,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 .wants_line(prefetcher, figures.lines_per_page)
         {
             let latency = self.queues.fetch(node, from, now, 1, figures);
-            let arrival = Arrival::after(now, latency);
-            thread.streams.request(arrival, prefetcher);
+            thread.request_ahead(Arrival::after(now, latency), prefetcher);
         }
         arrival.latency
     }

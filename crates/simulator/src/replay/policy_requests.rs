@@ -17,6 +17,9 @@ use crate::trace::Trace;
 /// Computer Architecture, 4th edition, Figure B.27 on MIPS).
 const LOADS: f64 = 0.26;
 
+/// Share of instructions that store data, of the same figure.
+const STORES: f64 = 0.10;
+
 /// What the policy asked for.
 pub(super) struct PolicyRequests {
     pub view: View,
@@ -84,16 +87,20 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
 
     /// Samples instructions at even distances of the thread's own time. Each instruction up to a miss is equally likely to be
     /// sampled, so the miss itself is sampled once in that number of instructions. The other instructions are not in the trace. Loads
-    /// among them hit in the first-level cache, which has the lines of the thread's recent misses, so they count as accesses
-    /// to the page of its last data miss.
+    /// and stores among them hit in the first-level cache, which has the lines that the thread used last. So loads count as
+    /// accesses to the page of its last data miss, and stores as accesses to the page that it is last known to have stored to.
     fn sample(&mut self, number: usize, miss: Miss, period: u64, cost: u64) {
         let thread = &mut self.threads[number];
         let watched = &mut thread.watched;
         let now = watched.own(thread.time);
-        let before = match miss.kind {
+        let loaded = match miss.kind {
             AccessKind::Fetch => watched.page,
             _ => watched.page.replace(miss.page.0).or(watched.page),
         };
+        let stored = watched.stored;
+        if miss.kind == AccessKind::Store {
+            watched.stored = Some(miss.page.0);
+        }
         if watched.next_sample == 0 {
             // Threads do not sample in step.
             let first = self.policy_requests.draws.share() * period as f64;
@@ -107,13 +114,18 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             let sampled = if self.policy_requests.draws.share() * instructions < 1.0 {
                 Some(miss)
             } else {
-                let hit = before.map(|page| Miss {
+                let drawn = self.policy_requests.draws.share();
+                let hit = match drawn {
+                    _ if drawn < LOADS => loaded.map(|page| (page, AccessKind::Load)),
+                    _ if drawn < LOADS + STORES => stored.map(|page| (page, AccessKind::Store)),
+                    _ => None,
+                };
+                hit.map(|(page, kind)| Miss {
                     page: PageIndex(page),
-                    kind: AccessKind::Load,
+                    kind,
                     served: Served::L1,
                     ..miss
-                });
-                hit.filter(|_| self.policy_requests.draws.share() < LOADS)
+                })
             };
             if let Some(sampled) = sampled {
                 let copies = self.pages.copies(sampled.page.0);

@@ -76,6 +76,36 @@ fn hits_that_are_sampled_are_of_the_page_that_was_missed_on_last() {
 }
 
 #[test]
+fn a_page_that_a_thread_stores_to_in_its_cache_is_no_read_only_page_to_samples() {
+    // Three nodes read a page, and one of them stores to it in its cache besides.
+    let machine = machine(4, CLOCK);
+    let note = Miss {
+        served: Served::L1,
+        ..store(0, 0)
+    };
+    let settings = [
+        ("maptu", "0"),
+        ("decision_ns", "100000"),
+        ("move_ns", "3000"),
+        ("clustering", "0"),
+        ("fast_cycles", "500"),
+        ("slow_cycles", "500"),
+        ("sample_cost_cycles", "40"),
+        ("candidates", "1"),
+    ];
+    let outcome = |writes: &[Miss]| {
+        let reader = [load(50, 0)].repeat(4000);
+        // It outlives the others.
+        let writer = [&[load(50, 0)], writes].concat().repeat(12_000);
+        let trace = touched_by_first(1, vec![(4, reader.clone()), (8, reader), (12, writer)]);
+        let outcome = one(&trace, &machine, job("carrefour", &settings));
+        (outcome.replicated, outcome.collapsed)
+    };
+    assert_eq!(outcome(&[]), (3, 0));
+    assert_eq!(outcome(&[note]), (0, 0));
+}
+
+#[test]
 fn the_kernel_moves_pages_on_an_idle_cpu_and_takes_a_threads_time_where_there_is_none() {
     let machine = machine(4, CLOCK);
     let nodes = machine.nodes.iter();

@@ -189,3 +189,27 @@ fn what_is_fetched_ahead_has_come_when_the_program_does() {
     let ahead = "[prefetcher]\nstreams = 1\nsteps_ahead = 2\nstride_lines_max = 1\n";
     assert_eq!(time(ahead), 50.0 + 3.0 * 110.0 + 6.0 * 50.0);
 }
+
+#[test]
+fn lines_fetched_ahead_count_among_the_outstanding_misses() {
+    // A stream whose lines are requested sixteen ahead, over a controller that takes longer for a line than the CPU.
+    let stream: Vec<Miss> = (0..60)
+        .map(|line| Miss {
+            offset: 64 * line,
+            ..load(50, 0)
+        })
+        .collect();
+    for outstanding in [2, 4] {
+        let figures = format!(
+            "{CLOCK}outstanding_misses = {outstanding}\nwindow_instructions = 40\n\
+             [memory]\nbandwidth_bytes_per_s = 1e9\n\
+             [prefetcher]\nstreams = 1\nsteps_ahead = 16\nstride_lines_max = 1\n"
+        );
+        let machine = machine(1, &figures);
+        let outcome = one(&each(1, &[0], &stream), &machine, job("first-touch", &[]));
+        // With so many under way, each waits for as many lines.
+        let latency = outcome.local_latency_ns.expect("local misses");
+        let most = 100.0 + 64.0 * f64::from(outstanding);
+        assert!(latency <= most, "{latency} with {outstanding} under way");
+    }
+}

@@ -1,6 +1,8 @@
 //! A thread's misses that are under way: how many there may be, what they wait for, when they are waited for.
 
+use nearpage_machine::Prefetcher;
 use nearpage_recording::AccessKind;
+use nearpage_recording::trace::Miss;
 
 use super::Thread;
 use crate::figures::Figures;
@@ -38,16 +40,29 @@ impl Thread<'_> {
         }
     }
 
-    /// Waits for room for one more miss, where all are taken.
+    /// Waits for room for one more miss, where all is taken; `false`: the thread must come back for the miss. A line that
+    /// is on its way already has its room.
     #[inline]
-    pub fn make_room(&mut self, figures: &Figures) -> bool {
-        let full = !self.has_room(figures) && !self.outstanding.is_empty();
-        if full {
-            let before = self.time;
-            self.wait_for_oldest();
-            return self.time == before;
+    pub fn make_room(&mut self, miss: &Miss, figures: &Figures) -> bool {
+        if self.has_room(figures) || self.is_requested(miss, figures) {
+            return true;
         }
-        true
+        let before = self.time;
+        let earliest = self.requested_ahead.iter().min().copied();
+        match (self.outstanding.front(), earliest) {
+            (Some(oldest), Some(earliest)) if earliest < oldest.completes => {
+                self.stall_until(earliest, oldest.remote);
+            }
+            (None, Some(earliest)) => self.stall_until(earliest, 0),
+            _ => self.wait_for_oldest(),
+        }
+        self.time == before
+    }
+
+    /// Has the CPU's prefetcher requested the line of a miss?
+    fn is_requested(&self, miss: &Miss, figures: &Figures) -> bool {
+        let line = miss.offset >> figures.line_shift;
+        !self.requested_ahead.is_empty() && self.streams.has_requested(miss.page.0, line)
     }
 
     /// Waits for the data that a miss's address comes from; `false`: the thread must come back for the miss.
@@ -69,10 +84,36 @@ impl Thread<'_> {
         self.time == before
     }
 
-    /// Is there room for another miss?
+    /// Is there room for another miss? Lines that are requested ahead take as much room as others.
     #[inline]
-    pub fn has_room(&self, figures: &Figures) -> bool {
-        self.outstanding.len() < figures.outstanding
+    pub fn has_room(&mut self, figures: &Figures) -> bool {
+        let now = self.time;
+        if !self.requested_ahead.is_empty() {
+            self.requested_ahead.retain(|&completes| completes > now);
+        }
+        self.outstanding.len() + self.requested_ahead.len() < figures.outstanding
+    }
+
+    /// The CPU's prefetcher requests a line.
+    pub fn request_ahead(&mut self, arrival: Arrival, prefetcher: &Prefetcher) {
+        self.streams.request(arrival, prefetcher);
+        self.requested_ahead.push(arrival.completes);
+    }
+
+    /// When the line of a miss comes, where the CPU's prefetcher has requested it. From now on the miss has its room.
+    #[inline]
+    pub fn take_requested(
+        &mut self,
+        page: u32,
+        line: u32,
+        prefetcher: &Prefetcher,
+    ) -> Option<Arrival> {
+        let arrival = self.streams.access(page, line, prefetcher)?;
+        let mut requested = self.requested_ahead.iter();
+        if let Some(at) = requested.position(|&completes| completes == arrival.completes) {
+            self.requested_ahead.swap_remove(at);
+        }
+        Some(arrival)
     }
 
     /// Issues a miss. Instruction fetches are always waited for.
