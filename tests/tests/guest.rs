@@ -288,13 +288,24 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              WORKLOAD_UNTIL=online_migration.end {bound} {nearpage} run --plan online_migration.toml -- \
              {triad} {LIVE_TRIAD} >online_migration.out 2>online_migration.err\n"
         ),
-        // A daemon that is killed, and another one in its place.
+        // A daemon that is killed while it shows its screen, and another one in its place.
         format!(
             "env -u WORKLOAD_UNTIL {bound} {triad} {LIVE_TRIAD} >unattended.out\n\
              export WORKLOAD_UNTIL=killed.end\n\
              {bound} {triad} {LIVE_TRIAD} >killed.out & target=$!\n\
-             {nearpage} {LIVE} -p $target --log killed.log & daemon=$!\n\
+             tmux -u -S /dev/shm/tmux -f /dev/null new-session -d -x 60 -y 24 \
+             \"{nearpage} live --policy migrate --rate 3000 --interval 1s -p $target --log killed.log\"\n\
              end_once killed.moved 'grep -q \"moved.:[1-9]\" killed.log'\n\
+             screen() {{ tmux -u -S /dev/shm/tmux capture-pane -p; }}\n\
+             wait_for 'screen | grep \"moved  *[1-9]\"' 60\n\
+             screen >screen.processes\n\
+             tmux -S /dev/shm/tmux send-keys d\n\
+             wait_for 'screen | grep \"[1-9] decision\"' 60\n\
+             screen >screen.decisions\n\
+             tmux -S /dev/shm/tmux send-keys Enter\n\
+             wait_for 'screen | grep because' 60\n\
+             screen >screen.decision\n\
+             daemon=$(pgrep -x nearpage)\n\
              {nearpage} live -q -p $target >second.out 2>second.err && exit 41\n\
              kill -9 $daemon\n\
              : >killed.end\n\
@@ -1125,6 +1136,33 @@ fn what_a_plan_placed_migrates_online() {
 #[test]
 fn live_leaves_alone_what_is_well_placed() {
     assert!(moved(&live_log("alone.log")) <= 20);
+}
+
+#[test]
+fn the_screen_shows_moves_between_nodes_and_why() {
+    let read = |name: &str| {
+        let screen = IN_GUEST.case.read(name);
+        assert!(
+            screen.lines().all(|line| line.chars().count() <= 60),
+            "{screen}"
+        );
+        screen
+    };
+    let processes = read("screen.processes");
+    assert!(
+        processes.contains("triad") && processes.contains("by node    0:"),
+        "{processes}"
+    );
+    let decisions = read("screen.decisions");
+    assert!(decisions.contains("migrate"), "{decisions}");
+    let decision = read("screen.decision");
+    for words in [
+        "decided    migrate to node",
+        "because",
+        "accesses   by node",
+    ] {
+        assert!(decision.contains(words), "{words}: {decision}");
+    }
 }
 
 #[test]

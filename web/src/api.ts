@@ -60,7 +60,7 @@ export interface Report {
 }
 /** The objects that the report has not, column by column. */
 export interface Brief {
-  name: string[]; kind: string[]; cost_ns: number[]; loads: number[]; stores: number[]; remote: number[]; node_known: number[];
+  number: (number | null)[]; name: string[]; kind: string[]; cost_ns: number[]; loads: number[]; stores: number[]; remote: number[]; node_known: number[];
   size_bytes: number[]; instances: number[]; threads: number[]; function: string[]; file: string[];
 }
 export interface Matrix {
@@ -267,6 +267,12 @@ export const api = {
     if (found === undefined) reports.set(key, (found = json<Report>(timed("report", { recording }, selection))));
     return found;
   },
+  /** Reads all of a selection, of which only a sample is known; false where that did not happen. */
+  async exact(recording: number, share: number, selection: [number, number]): Promise<boolean> {
+    const is_exact = await json<boolean>(timed("exact", { recording }, selection));
+    if (is_exact) reports.delete(`${recording} ${share} ${selection}`);
+    return is_exact;
+  },
   matrix(recording: number, object: number, pages: number, from: number, to: number, bins: number, selection: [number, number] | null): Promise<Matrix> {
     if (standalone) [from, to, bins] = [0, pages, 256];
     return json<Matrix>(timed("matrix", { recording, object, from, to, bins }, selection));
@@ -289,6 +295,7 @@ export const api = {
   threads: (recording: number, selection: [number, number] | null) => json<Threads>(timed("threads", { recording }, selection)),
   summary: (recording: number, selection: [number, number] | null) => json<Summary>(timed("summary", { recording }, selection)),
   objects: (recording: number, selection: [number, number] | null) => json<Brief>(timed("objects", { recording }, selection)),
+  object: (recording: number, number: number, selection: [number, number] | null) => json<{ row: ObjectRow; shown: Shown }>(timed("object", { recording, number }, selection)),
   flame: (recording: number, selection: [number, number] | null) => json<Flame>(timed("flame", { recording }, selection)),
   functions: (recording: number, selection: [number, number] | null) => json<CodeFunctions>(timed("functions", { recording }, selection)),
   code: (recording: number, name: string, module: number | null, selection: [number, number] | null) =>

@@ -40,8 +40,17 @@ export const objects = (context: Context): ObjectAt[] =>
 
 /** An object that costs little: of a million, each is a number into columns until somebody looks at it. */
 export class BriefObject implements ObjectAt {
-  readonly number = null;
   constructor(private columns: Brief, private at: number, private cost: number) {}
+
+  get number(): number | null {
+    return this.columns.number[this.at];
+  }
+
+  /** What a search looks through, without a row for each of a million. */
+  get searched(): string {
+    const { columns, at } = this;
+    return `${columns.name[at]}\n${columns.kind[at]}\n${columns.function[at]}`;
+  }
 
   get row(): ObjectRow {
     const { columns, at } = this;
@@ -59,7 +68,7 @@ export class BriefObject implements ObjectAt {
 
   get shown(): Shown {
     const { columns, at } = this;
-    return { number: null, kind: columns.kind[at], words: "", pattern: { kind: "none" }, strip: [], page_bytes: 4096, pages: 0, instances: [], placeable: false };
+    return { number: this.number, kind: columns.kind[at], words: "", pattern: { kind: "none" }, strip: [], page_bytes: 4096, pages: 0, instances: [], placeable: false };
   }
 }
 

@@ -20,6 +20,9 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** Words in backquotes as code. */
+export const coded = (text: string): Child[] => text.split("`").map((part, at) => (at % 2 === 1 ? h("code", {}, part) : part));
+
 function add(element: Element, children: Child[]): void {
   for (const child of children) {
     if (Array.isArray(child)) add(element, child);

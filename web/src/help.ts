@@ -23,6 +23,7 @@ const KEYS: [string, [string, string][]][] = [
     ["double click, 0", "show all"],
     ["pointer, arrow keys", "say what is at a place, below the picture"],
     ["click, Enter", "open what is there: an object, or the function behind a dot"],
+    ["two fingers", "zoom in and out; one drags; a tap says what is there, and another opens it"],
     ["PNG, CSV", "save the picture, or its numbers"],
   ]],
   ["Plan", [

@@ -4,8 +4,8 @@ import { api, type Machine, type Node_, type Threads } from "./api.ts";
 import { among, over, ramp } from "./colours.ts";
 import { type Line, lines } from "./course.ts";
 import type { Context } from "./context.ts";
-import { h } from "./dom.ts";
-import { bytes, count, exact, percent, time } from "./format.ts";
+import { coded, h } from "./dom.ts";
+import { bytes, count, counted, exact, percent, time } from "./format.ts";
 import { note } from "./state.ts";
 import { type Content, fitted, ink, Plot, toPixels } from "./plot.ts";
 import { table } from "./table.ts";
@@ -43,7 +43,7 @@ export function machineView(context: Context): HTMLElement {
     if (plan?.traffic && target.nodes.length > 1) {
       found.push([`First touch on ${plan.machine}`, target, plan.traffic.first_touch], [`As planned on ${plan.machine}`, target, plan.traffic.planned]);
       if (context.selection !== null) say.append("The plan, and first touch beside it, are of the whole recording, whatever time is selected. ");
-    } else if (target.nodes.length === 1) say.append("On one node there is nothing to place: `nearpage view --machine NAME` shows what a plan would do on another machine.");
+    } else if (target.nodes.length === 1) say.append(...coded("On one node there is nothing to place: `nearpage view --machine NAME` shows what a plan would do on another machine.").filter((part): part is Node | string => part instanceof Node || typeof part === "string"));
     if (known > 0 && known < 0.999 * all) say.append(`${percent(known / all)} of the accesses are known by both nodes.`);
     const most = Math.max(...found.map(([, , traffic]) => busiest(traffic)), 0);
     maps.replaceChildren(...found.map(([title, machine, traffic]) => heat(title, machine, traffic, most || 1).element));
@@ -58,7 +58,7 @@ export function machineView(context: Context): HTMLElement {
     say,
     maps,
     course,
-    h("h3", {}, `${machine.name}: ${machine.nodes.length} nodes`),
+    h("h3", {}, `${machine.name}: ${counted(machine.nodes.length, "node")}`),
     table({
       name: "nodes",
       rows: machine.nodes.map((node, position): Row => ({ node, position })),

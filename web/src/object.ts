@@ -1,8 +1,8 @@
 // One object: which thread uses which page, what is accessed when, and from where in the program.
 
-import { api, type Instance, type Plan, standalone } from "./api.ts";
+import { api, type Instance, type Plan, type Shown, standalone } from "./api.ts";
 import { byName } from "./colours.ts";
-import { type Context, objects, threadColour, threadName } from "./context.ts";
+import { type Context, type ObjectAt, objects, threadColour, threadName } from "./context.ts";
 import { chooser, density } from "./density.ts";
 import { h } from "./dom.ts";
 import { bytes, count, exact, percent, counted, time } from "./format.ts";
@@ -11,15 +11,24 @@ import { go, link, number, step } from "./state.ts";
 import { table } from "./table.ts";
 
 export function objectView(context: Context): HTMLElement {
-  const { state, recording } = context;
-  const chosen = number(state, "object") ?? 0;
+  const chosen = number(context.state, "object") ?? 0;
   const object = objects(context).find(({ number }) => number === chosen);
-  if (object === undefined) {
-    return h("section", {}, h("h2", {}, "Object"), context.selection === null
-      ? h("p", {}, `The recording has no object ${chosen}.`)
-      : h("p", {}, "In the selected time nothing accesses this object. ", h("a", { href: link({ since: "", until: "" }) }, "Select all of the time")));
-  }
-  const { row, shown } = object;
+  if (object !== undefined) return view(context, object, chosen);
+  const absent = () => (context.selection === null
+    ? h("p", {}, `The recording has no object ${chosen}.`)
+    : h("p", {}, "In the selected time nothing accesses this object. ", h("a", { href: link({ since: "", until: "" }) }, "Select all of the time")));
+  // Those that cost little come one by one.
+  const place = h("section", {}, h("h2", {}, "Object"));
+  if (context.report.objects > context.report.shown.length && !standalone) {
+    api.object(context.number, chosen, context.selection).then(
+      ({ row, shown }) => place.replaceWith(view(context, { row, shown, number: chosen }, chosen)),
+      () => place.append(absent()));
+  } else place.append(absent());
+  return place;
+}
+
+function view(context: Context, { row, shown }: ObjectAt, chosen: number): HTMLElement {
+  const { state, recording } = context;
   const by = byName(state.by, "thread");
   const instances = shown.instances;
   const instance = instances[number(state, "instance") ?? 0] ?? instances[0];
@@ -49,7 +58,7 @@ export function objectView(context: Context): HTMLElement {
       title: `${row.name}: pages by thread`,
       height: Math.min(460, 90 + 18 * Math.max(Object.keys(row.threads).length, 2)),
       left: 120,
-      load: (width) => matrix(context, chosen, from, to, width),
+      load: (width) => matrix(context, chosen, shown, from, to, width),
       zoom: (x) => zoom(x === null ? null : [x[0] * shown.page_bytes, x[1] * shown.page_bytes], x === null ? null : [t0, t1]),
     }),
   );
@@ -146,9 +155,8 @@ function within([from, to]: [number, number], [low, high]: [number, number]): [n
 }
 
 /** Page × thread. */
-async function matrix(context: Context, object: number, from: number, to: number, width: number): Promise<Content> {
+async function matrix(context: Context, object: number, shown: Shown, from: number, to: number, width: number): Promise<Content> {
   const { recording } = context;
-  const shown = context.report.shown.find((shown) => shown.number === object) ?? context.report.shown[object];
   const page = (offset: number) => offset / shown.page_bytes;
   const range = [Math.floor(page(from)), Math.ceil(page(to))];
   const found = await api.matrix(context.number, object, shown.pages, range[0], range[1], Math.floor(width), context.selection);

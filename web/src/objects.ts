@@ -60,8 +60,10 @@ function grouped(all: ObjectAt[], of: (object: ObjectAt) => string): Group[] {
   return [...groups].map(([name, objects]) => ({ name, objects }));
 }
 
-const searched = ({ row, shown }: ObjectAt) =>
-  [row.name, row.kind, shown.words, ...row.hot.map((hot) => hot.function), ...row.call_site.map((call) => call.function)].join("\n").toLowerCase();
+const searched = (object: ObjectAt) => (object instanceof BriefObject ? object.searched : words(object)).toLowerCase();
+
+const words = ({ row, shown }: ObjectAt) =>
+  [row.name, row.kind, shown.words, ...row.hot.map((hot) => hot.function), ...row.call_site.map((call) => call.function)].join("\n");
 
 export function objectsView(context: Context): HTMLElement {
   const { report } = context.report;
@@ -73,19 +75,19 @@ export function objectsView(context: Context): HTMLElement {
       cell: ({ row, number }) => number === null ? row.name : h("a", { href: link({ view: "object", recording: String(context.number), object: String(number), instance: "", from: "", to: "", t0: "", t1: "" }) }, row.name),
     },
     { title: "cost", value: ({ row }) => row.cost_ns, cell: ({ row }) => [bar(row.cost_share), percent(row.cost_share)], number: true, hint: "share of the time lost to accesses" },
-    { title: "time", value: ({ row }) => row.cost_ns, cell: ({ row }) => time(row.cost_ns), number: true },
+    { title: "time", value: ({ row }) => row.cost_ns, cell: ({ row }) => time(row.cost_ns), number: true, minor: true },
     { title: "loads", value: ({ row }) => row.loads.count, cell: ({ row }) => count(row.loads.count), number: true },
     { title: "stores", value: ({ row }) => row.stores.count, cell: ({ row }) => count(row.stores.count), number: true },
     ...(nodes > 1
       ? [{ title: "remote", value: ({ row }: ObjectAt) => remoteShare(row) ?? -1, cell: ({ row }: ObjectAt) => { const share = remoteShare(row); return share === null ? "?" : percent(share); }, number: true, hint: "share of its accesses to another node's memory; ? where pages' nodes were not recorded" }]
       : []),
     { title: "size", value: ({ row }) => row.size_bytes, cell: ({ row }) => bytes(row.size_bytes), number: true },
-    { title: "objects", value: ({ row }) => row.instances, cell: ({ row }) => count(row.instances), number: true, hint: "how many there were" },
-    { title: "threads", value: ({ row }) => Object.keys(row.threads).length, number: true },
+    { title: "objects", value: ({ row }) => row.instances, cell: ({ row }) => count(row.instances), number: true, hint: "how many there were", minor: true },
+    { title: "threads", value: ({ row }) => Object.keys(row.threads).length, number: true, minor: true },
     { title: "pages, by thread", value: ({ shown }) => shown.pages, cell: ({ shown, row }) => strip(context, shown.strip, `${row.name}: its pages by the thread that uses each most`) },
     { title: "pattern", value: ({ shown }) => shown.words },
     {
-      title: "sure", value: ({ row }) => row.pattern.confidence ?? -1, number: true,
+      title: "sure", value: ({ row }) => row.pattern.confidence ?? -1, number: true, minor: true,
       cell: ({ row }) => (row.pattern.confidence === null ? "" : percent(row.pattern.confidence)),
       hint: "share of resamples of the recording with the same pattern; none for small objects and traces",
     },

@@ -162,16 +162,20 @@ async function draw(open: Open): Promise<void> {
     const selection = open.saved !== undefined ? open.saved.selected : selectionOf(recording, number(state, "since"), number(state, "until"));
     const report = await api.report(at, progress.share, selection);
     if (asked !== drawing) return;
+    const isRead = progress.share >= 1;
     const context: Context = { open, number: at, recording, report, progress, state: read(), selection, range: selection ?? [0, recording.duration_ns] };
     const [, view] = VIEWS[name] ?? VIEWS.summary;
     // Whoever works with the keys stays at the picture.
     const held = document.activeElement instanceof HTMLCanvasElement ? document.activeElement.getAttribute("aria-label") : null;
-    over.replaceChildren(strip(at, recording, state.strip, selection).element, report.share < 1 && selection !== null ? h("p", { className: "note" }, `Tables are of a sample of ${percent(report.share)} of the accesses in the selected time.`) : "");
+    over.replaceChildren(strip(at, recording, state.strip, selection).element, report.share < 1 && selection !== null ? h("p", { className: "note sampled" }, `Tables are of a sample of ${percent(report.share)} of the accesses in the selected time${isRead ? "; all of them are being counted" : ""}.`) : "");
     main.replaceChildren(view(context));
     if (held !== null) [...document.querySelectorAll("canvas")].find((canvas) => canvas.getAttribute("aria-label") === held)?.focus();
     searchIfAsked();
     drawn = `${at} ${progress.share} ${progress.picture_share}`;
-    if (progress.share < 1 || progress.picture_share < 1) setTimeout(() => void watch(open, at), 700);
+    if (!isRead || progress.picture_share < 1) setTimeout(() => void watch(open, at), 700);
+    else if (report.share < 1 && selection !== null && !standalone) {
+      api.exact(at, progress.share, selection).then((isExact) => (isExact && asked === drawing ? draw(latest) : undefined)).catch(fail);
+    }
   }
   main.dataset.view = name;
 }

@@ -3,7 +3,7 @@
 import { api, type Outcome, type Plan, type Planned, type PlanTime, standalone } from "./api.ts";
 import { few } from "./colours.ts";
 import type { Context } from "./context.ts";
-import { download, h } from "./dom.ts";
+import { coded, download, h } from "./dom.ts";
 import { bytes, percent, time } from "./format.ts";
 import { type Content, Plot, toPixels } from "./plot.ts";
 import { link, note } from "./state.ts";
@@ -46,7 +46,7 @@ export function howSure({ uncertainty: { change, model, model_less_replay: less,
 
 /** What the plan does to the time. */
 function inTime(found: PlanTime): string {
-  const instead = (planned: number, touched: number) => `${time(planned)} instead of ${time(touched)} under first touch`;
+  const instead = (planned: number, touched: number) => time(planned) === time(touched) ? `${time(planned)}, as under first touch` : `${time(planned)} instead of ${time(touched)} under first touch`;
   const scaled = found.runtime_scale > 1 ? `; ${instead(found.scaled_planned_ns, found.scaled_first_touch_ns)} of a run whose parallel part is ${found.runtime_scale} times as long` : "";
   return `Time, ${found.by === "replay" ? "replayed" : "modelled with contention"}: ${instead(found.planned_ns, found.first_touch_ns)}${scaled}.${howSure(found)}`;
 }
@@ -54,6 +54,9 @@ function inTime(found: PlanTime): string {
 /** Edits that were taken back, and what they were before, of each recording: as the address has them. */
 interface Steps { before: string[]; after: string[] }
 const steps = new Map<number, Steps>();
+
+/** An object and its number among the plan's. */
+interface Row { object: Planned; number: number }
 
 /** Placements that make sense for any object of a program on so many nodes. */
 function choices(plan: Plan): string[] {
@@ -120,30 +123,34 @@ export function planView(context: Context): HTMLElement {
       if (edits[number] === undefined) unedited.set(number, object.placement);
     });
     const mean = (outcome: Outcome) => outcome.mean_latency_ns === undefined ? `${(outcome.mean_distance ?? 0).toFixed(0)} in relative distance` : `${outcome.mean_latency_ns.toFixed(0)} ns`;
+    const one = plan.nodes < 2;
     return [
-      h("p", { id: "prediction" },
+      // Where every placement is the same, its figures say nothing.
+      one ? h("p", { id: "prediction" }, `${plan.machine} has one memory node, where every placement is the same. `, h("code", {}, "nearpage view --machine NAME"), " shows what this plan would do on another machine.") : h("p", { id: "prediction" },
         `On ${plan.machine} (${plan.nodes} node${plan.nodes === 1 ? "" : "s"}), from ${plan.origin}, ${layout(plan)}: local accesses `,
         `by first touch ${percent(plan.first_touch.local_share)}, interleaved ${percent(plan.interleave.local_share)}, `, h("b", {}, `as planned ${percent(plan.planned.local_share)}`),
         `; mean of an access ${mean(plan.first_touch)}, ${mean(plan.interleave)}, `, h("b", {}, mean(plan.planned)), ", uncontended.", notCounted(plan)),
       ...(plan.time === null ? [] : [h("p", { id: "time" }, inTime(plan.time))]),
       ...changed(plan),
       ...plan.warnings.map((warning) => h("p", { className: "problem", role: "alert" }, `Warning: ${warning}.`)),
-      ...[...plan.notes, ...(plan.assumed === undefined ? [] : [`Assumed: ${plan.assumed}`])].map((note) => h("p", { className: "note" }, note)),
+      ...[...(one ? [] : plan.notes), ...(plan.assumed === undefined ? [] : [`Assumed: ${plan.assumed}`])].map((note) => h("p", { className: "note" }, coded(note))),
       ...(plan.misfits.length > 0 ? [h("ul", { className: "problem" }, plan.misfits.slice(0, 20).map((misfit) => h("li", {}, misfit)))] : []),
-      chart(rows.slice(0, SHOWN).map(({ object }) => object)).element,
+      ...(one && rows.length > 0 ? [] : [chart(rows.slice(0, SHOWN).map(({ object }) => object)).element]),
       table({
         name: "plan",
         rows,
         sort: null,
         columns: [
           { title: "object", value: ({ object }) => object.name, cell: ({ object }) => h("a", { href: link({ view: "object", object: String(object.object), instance: "", from: "", to: "", t0: "", t1: "" }) }, object.name) },
-          { title: "size", value: ({ object }) => object.size_bytes, cell: ({ object }) => bytes(object.size_bytes), number: true },
+          { title: "size", value: ({ object }) => object.size_bytes, cell: ({ object }) => bytes(object.size_bytes), number: true, minor: true },
           { title: "cost", value: ({ object }) => object.cost_share, cell: ({ object }) => percent(object.cost_share), number: true },
           { title: "placement", value: ({ object }) => object.placement, cell: ({ object, number }) => editor(plan, object, number) },
-          { title: "first touch", value: ({ object }) => object.first_touch.local_share, cell: ({ object }) => percent(object.first_touch.local_share) + (object.first_touch_assumed ? "*" : ""), number: true, hint: "share of local accesses; * first touch is assumed" },
-          { title: "interleaved", value: ({ object }) => object.interleave.local_share, cell: ({ object }) => percent(object.interleave.local_share), number: true },
-          { title: "planned", value: ({ object }) => object.planned.local_share, cell: ({ object }) => percent(object.planned.local_share), number: true },
-          { title: "why", value: ({ object }) => object.why ?? "" },
+          ...(one ? [] : [
+            { title: "first touch", value: ({ object }: Row) => object.first_touch.local_share, cell: ({ object }: Row) => percent(object.first_touch.local_share) + (object.first_touch_assumed ? "*" : ""), number: true, hint: "share of local accesses; * first touch is assumed" },
+            { title: "interleaved", value: ({ object }: Row) => object.interleave.local_share, cell: ({ object }: Row) => percent(object.interleave.local_share), number: true, minor: true },
+            { title: "planned", value: ({ object }: Row) => object.planned.local_share, cell: ({ object }: Row) => percent(object.planned.local_share), number: true },
+          ]),
+          ...(rows.some(({ object }) => object.why !== null) ? [{ title: "why", value: ({ object }: Row) => object.why ?? "" }] : []),
         ],
       }),
       h("datalist", { id: "placements" }, choices(plan).map((value) => h("option", { value }))),

@@ -78,6 +78,11 @@ export class Plot {
   private content: Content | null = null;
   private cursor: [number, number] | null = null;
   private drag: { x: number; y: number; pan: boolean; to: [number, number] } | null = null;
+  /** Where fingers are, by pointer; and how far two were apart when the second came. */
+  private fingers = new Map<number, [number, number]>();
+  private apart = 0;
+  /** Where a finger tapped before: another tap there opens what the first asked about. */
+  private tapped: [number, number] = [-1, -1];
   private asked = 0;
   private waiting = 0;
   private width = 0;
@@ -224,19 +229,44 @@ export class Plot {
       if (event.button !== 0 || this.content === null || this.content.empty !== undefined) return;
       canvas.focus();
       const [x, y] = position(event);
-      this.drag = { x, y, pan: event.shiftKey, to: [x, y] };
       canvas.setPointerCapture(event.pointerId);
+      if (event.pointerType === "touch") {
+        this.fingers.set(event.pointerId, [x, y]);
+        // A finger points nowhere before it touches.
+        this.look(fromPixels(this.content, this.area(), [x, y]));
+        if (this.fingers.size > 1) {
+          this.drag = null;
+          this.apart = this.pinch().apart;
+          return this.draw();
+        }
+      }
+      this.drag = { x, y, pan: event.shiftKey, to: [x, y] };
     };
     canvas.onpointermove = (event) => {
       if (this.content === null) return;
       const at = position(event);
+      if (this.fingers.has(event.pointerId)) this.fingers.set(event.pointerId, at);
+      if (this.fingers.size > 1) return;
       if (this.drag !== null && (this.options.zoom || this.options.select)) {
         this.drag.to = at;
         this.draw();
       } else this.look(fromPixels(this.content, this.area(), at));
     };
+    // The browser took the finger, to scroll.
+    canvas.onpointercancel = (event) => {
+      this.fingers.delete(event.pointerId);
+      this.drag = null;
+      this.draw();
+    };
     canvas.onpointerup = (event) => {
       const { drag, content } = this;
+      const fingers = this.fingers.size;
+      const { apart, middle } = this.pinch();
+      this.fingers.delete(event.pointerId);
+      if (fingers > 1 && this.apart > 0 && apart > 0 && content !== null) {
+        this.zoomAt(fromPixels(content, this.area(), middle), this.apart / apart);
+        this.apart = 0;
+      }
       this.drag = null;
       if (drag === null || content === null) return;
       const area = this.area();
@@ -248,6 +278,9 @@ export class Plot {
         return;
       }
       if (Math.max(...moved) < 4 || !this.options.zoom) {
+        const isAsking = event.pointerType === "touch" && Math.hypot(at[0] - this.tapped[0], at[1] - this.tapped[1]) > 24;
+        this.tapped = at;
+        if (isAsking) return;
         content.open?.(...fromPixels(content, area, at));
         return;
       }
@@ -269,6 +302,13 @@ export class Plot {
     };
     canvas.onkeydown = (event) => this.key(event);
     canvas.onfocus = canvas.onblur = () => this.draw();
+  }
+
+  /** How far two fingers are apart, and the middle between them. */
+  private pinch(): { apart: number; middle: [number, number] } {
+    const [one, other] = [...this.fingers.values()];
+    if (one === undefined || other === undefined) return { apart: 0, middle: [0, 0] };
+    return { apart: Math.hypot(one[0] - other[0], one[1] - other[1]), middle: [(one[0] + other[0]) / 2, (one[1] + other[1]) / 2] };
   }
 
   private key(event: KeyboardEvent): void {

@@ -2,7 +2,7 @@
 
 import { api, type Costly, type Plan, standalone, type Summary } from "./api.ts";
 import { type Context, objects } from "./context.ts";
-import { type Child, h } from "./dom.ts";
+import { type Child, coded, h } from "./dom.ts";
 import { percent, counted, time } from "./format.ts";
 import { howSure } from "./plan.ts";
 import { link, type State } from "./state.ts";
@@ -43,7 +43,8 @@ function facts(context: Context, summary: Summary): HTMLElement[] {
   return [
     h("div", { className: "tiles" },
       tile("objects", time(summary.cost_ns), `lost to ${counted(summary.accesses, "access")} to memory${summary.memory_share === null ? "" : `; ${percent(summary.memory_share)} of the samples were at one`}`),
-      tile("machine", remote === null ? "not known" : time(remote), remote === null ? "lost to remote memory: pages' nodes were not recorded" : `lost to remote memory, ${percent(summary.cost_ns > 0 ? remote / summary.cost_ns : 0)} of it`)),
+      context.recording.machine.nodes.length < 2 ? tile("machine", "none", "lost to remote memory: the machine has one memory node")
+        : tile("machine", remote === null ? "not known" : time(remote), remote === null ? "lost to remote memory: pages' nodes were not recorded" : `lost to remote memory, ${percent(summary.cost_ns > 0 ? remote / summary.cost_ns : 0)} of it`)),
     ...(summary.share < 1 ? [h("p", { className: "note" }, `From a sample of ${percent(summary.share)} of the accesses${selection === null ? "" : " in the selected time"}.`)] : []),
     ...(summary.objects.length > 0
       ? [h("h3", {}, "Objects that cost most"), h("ol", { id: "costliest-objects" }, summary.objects.map(object))]
@@ -54,9 +55,6 @@ function facts(context: Context, summary: Summary): HTMLElement[] {
       : []),
   ];
 }
-
-/** Words in backquotes as code. */
-const coded = (text: string): Child[] => text.split("`").map((part, at) => (at % 2 === 1 ? h("code", {}, part) : part));
 
 const sentence = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 
@@ -88,6 +86,7 @@ function saving(plan: Plan, context: Context): Element[] {
   return [
     ...lines.map((line) => h("p", {}, line)),
     ...plan.warnings.map((warning) => h("p", { className: "problem" }, `Warning: ${warning}.`)),
-    ...plan.notes.map((note) => h("p", { className: "note" }, coded(`${sentence(note)}.`))),
+    // With one node they say again that there is one.
+    ...(one ? [] : plan.notes).map((note) => h("p", { className: "note" }, coded(`${sentence(note)}.`))),
   ];
 }

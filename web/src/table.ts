@@ -12,6 +12,8 @@ export interface Column<Row> {
   /** Numbers are set to the right, and sorted from the largest. */
   number?: boolean;
   hint?: string;
+  /** Left out of narrow windows, where the columns that say most need the room; the CSV has it. */
+  minor?: boolean;
 }
 
 /** A share as a bar, beside its number. */
@@ -30,6 +32,8 @@ export interface Table<Row> {
   /** Rows shown at first. */
   most?: number;
 }
+
+const classOf = <Row>(column: Column<Row>) => `${column.number ? "number" : ""}${column.minor ? " minor" : ""}`.trim();
 
 /** Of more rows, those in sight are in the page, and no others. */
 const WINDOWED = 1000;
@@ -82,11 +86,11 @@ export function table<Row>({ name, rows, columns, sort, sorted, most = 200 }: Ta
     const sortBy = () => sorted?.(number, by ? !sort.up : !column.number);
     return h(
       "th",
-      { scope: "col", className: column.number ? "number" : "", "aria-sort": by ? (sort.up ? "ascending" : "descending") : "none", title: column.hint },
+      { scope: "col", className: classOf(column), "aria-sort": by ? (sort.up ? "ascending" : "descending") : "none", title: column.hint },
       sorted ? h("button", { onclick: sortBy }, column.title, by ? (sort.up ? " ▲" : " ▼") : "") : column.title,
     );
   });
-  const line = (row: Row) => h("tr", {}, columns.map((column) => h("td", { className: column.number ? "number" : "" }, column.cell ? column.cell(row) : column.value(row))));
+  const line = (row: Row) => h("tr", {}, columns.map((column) => h("td", { className: classOf(column) }, column.cell ? column.cell(row) : column.value(row))));
   const body = h("tbody", {}, order.slice(0, most).map(line));
   const more = h("button", {
     className: "more",

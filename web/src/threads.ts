@@ -1,13 +1,19 @@
 // Threads: who shares pages with whom, and where each ran.
 
-import { api, type LineUser, type SharedLine, type SharedLines } from "./api.ts";
+import { api, type LineUser, type SharedLine, type SharedLines, type Thread } from "./api.ts";
 import { among, over, ramp } from "./colours.ts";
 import { type Context, cpuNodes, objects, threadName } from "./context.ts";
 import { type Child, h } from "./dom.ts";
-import { bytes, count, exact, percent, time } from "./format.ts";
+import { bytes, count, counted, exact, percent, time } from "./format.ts";
 import { type Content, ink, Plot, toPixels } from "./plot.ts";
 import { link } from "./state.ts";
 import { table } from "./table.ts";
+
+/** A thread, its number, and the position of the node that it was mostly on. */
+interface Row { thread: Thread; number: number; node: number }
+
+/** Accesses of all threads to a line from which it can be told whether bytes are shared. */
+const TELLING = 8;
 
 export function threadsView(context: Context): HTMLElement {
   const { recording } = context;
@@ -150,20 +156,26 @@ export function threadsView(context: Context): HTMLElement {
       sort: null,
       columns: [
         { title: "thread", value: ({ thread }) => threadName(thread) },
-        { title: "process", value: ({ thread }) => thread.pid, number: true },
-        { title: "tid", value: ({ thread }) => thread.tid, number: true },
-        { title: "starts at", value: ({ thread }) => thread.start },
+        { title: "process", value: ({ thread }) => thread.pid, number: true, minor: true },
+        { title: "tid", value: ({ thread }) => thread.tid, number: true, minor: true },
+        { title: "starts at", value: ({ thread }) => thread.start, minor: true },
         { title: "mostly on", value: ({ node }) => nodeName(node) },
         { title: "accesses", value: ({ number }) => report[number].accesses, cell: ({ number }) => count(report[number].accesses), number: true },
         { title: "time lost", value: ({ number }) => report[number].cost_ns, cell: ({ number }) => time(report[number].cost_ns), number: true },
-        { title: "remote", value: ({ number }) => remote(number) ?? -1, cell: ({ number }) => { const share = remote(number); return share === null ? "?" : percent(share); }, number: true, hint: "share of its accesses to another node's memory; ? where pages' nodes were not recorded" },
-        { title: "lost to remote", value: ({ number }) => report[number].remote_cost_ns, cell: ({ number }) => (remote(number) === null ? "?" : time(report[number].remote_cost_ns)), number: true },
+        ...(machine.nodes.length < 2 ? [] : [
+          { title: "remote", value: ({ number }: Row) => remote(number) ?? -1, cell: ({ number }: Row) => { const share = remote(number); return share === null ? "?" : percent(share); }, number: true, hint: "share of its accesses to another node's memory; ? where pages' nodes were not recorded" },
+          { title: "lost to remote", value: ({ number }: Row) => report[number].remote_cost_ns, cell: ({ number }: Row) => (remote(number) === null ? "?" : time(report[number].remote_cost_ns)), number: true },
+        ]),
         { title: "CPUs", value: ({ number }) => Object.keys(report[number].cpus).length, number: true },
       ],
     }),
   );
 }
 
+
+/** Bytes that were not seen to be shared may be, where little was seen. */
+const sharing = ({ is_apart, threads }: SharedLine) =>
+  !is_apart ? "true" : threads.reduce((sum, { loads, stores }) => sum + loads + stores, 0) < TELLING ? "too few to tell" : "false";
 
 /** Lines that several threads write: who writes takes the line from all others. */
 function sharedLines(context: Context): HTMLElement {
@@ -174,7 +186,7 @@ function sharedLines(context: Context): HTMLElement {
     .sort((a, b) => a.instance.bytes - b.instance.bytes);
   const at = (line: SharedLine) => known.find(({ instance }) => line.place !== null && instance.place <= line.place + 63 && line.place < instance.place + instance.bytes);
   const user = ({ thread, loads, stores, offsets }: LineUser) =>
-    `${threadName(recording.threads[thread])}: ${count(stores)} store${stores === 1 ? "" : "s"}, ${count(loads)} load${loads === 1 ? "" : "s"} at byte${offsets.length === 1 ? "" : "s"} ${offsets.slice(0, 8).join(", ")}${offsets.length > 8 ? ", …" : ""}`;
+    `${threadName(recording.threads[thread])}: ${counted(stores, "store")}, ${counted(loads, "load")} at byte${offsets.length === 1 ? "" : "s"} ${offsets.slice(0, 8).join(", ")}${offsets.length > 8 ? ", …" : ""}`;
   const show = (found: SharedLines): Child => [
     h("p", { className: "note" },
       found.count === 0
@@ -196,7 +208,7 @@ function sharedLines(context: Context): HTMLElement {
         } },
         { title: "offset", value: (line) => { const mark = at(line); return mark === undefined ? -1 : (line.place ?? 0) - mark.instance.place; }, cell: (line) => { const mark = at(line); return mark === undefined ? "" : bytes(Math.max((line.place ?? 0) - mark.instance.place, 0)); }, number: true },
         { title: "time lost", value: ({ cost_ns }) => cost_ns, cell: ({ cost_ns }) => time(cost_ns), number: true },
-        { title: "sharing", value: ({ is_apart }) => (is_apart ? "false" : "true"), hint: "false: no byte that a thread writes is used by another" },
+        { title: "sharing", value: sharing, hint: "false: no byte that a thread writes is used by another" },
         { title: "who", value: ({ threads }) => threads.map(user).join("; ") },
       ],
     }),

@@ -76,6 +76,41 @@ pub struct OperationTotals {
     pub remote_cost_ns: f64,
 }
 
+/// What an instruction did to an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CodeUse {
+    /// Module, absent for generated code.
+    pub module: Option<ModuleId>,
+    /// Virtual address in the module's file (absolute where there is no module).
+    pub offset: u64,
+    /// Time lost, in nanoseconds.
+    pub cost_ns: f64,
+    /// Of this, to another node's memory.
+    pub remote_cost_ns: f64,
+    /// Loads, by weight.
+    pub loads: f64,
+    /// Stores, by weight.
+    pub stores: f64,
+}
+
+impl CodeUse {
+    /// Loads and stores.
+    pub fn accesses(&self) -> f64 {
+        self.loads + self.stores
+    }
+}
+
+impl From<&CodeUse> for Hot {
+    fn from(code: &CodeUse) -> Self {
+        Self {
+            module: code.module,
+            offset: code.offset,
+            cost_ns: code.cost_ns,
+            accesses: code.accesses(),
+        }
+    }
+}
+
 /// An instruction and what it cost on an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hot {

@@ -41,6 +41,17 @@ impl<T: Copy> Array<T> {
     }
 }
 
+impl<T: Copy> Clone for Array<T> {
+    fn clone(&self) -> Self {
+        let Some(&first) = self.first() else {
+            return Array::default();
+        };
+        let mut copy = Array::filled(first, self.len());
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
 impl<T> Default for Array<T> {
     fn default() -> Self {
         Array::Small(Vec::new())
@@ -88,6 +99,7 @@ mod tests {
             if let Some(last) = array.last_mut() {
                 *last = (8, 2);
                 assert_eq!(array[length - 1], (8, 2));
+                assert_eq!(array.clone()[..], array[..]);
             }
         }
     }

@@ -1,16 +1,22 @@
-//! One pass over the accesses: workers take consecutive chunks, add up what they see, and their
-//! parts are put together in order.
+//! One pass over the accesses: workers take runs of consecutive chunks, add up what they see, and their sums are put
+//! together in order.
 
-use std::{ops::Range, thread};
+use std::{
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
 
-use nearpage_recording::AccessBatch;
+use nearpage_recording::{AccessBatch, ObjectId};
 
 use crate::{
-    AccessChunks, Attribution, Error, Input, Options,
+    AccessChunks, Attribution, CodeUse, Error, Input, ObjectIndex, Options,
     cells::CELLS_MAX,
     context::Context,
-    groups::Groups,
-    lifetimes::{Cursor, Lifetimes},
+    lifetimes::Cursor,
     part::{Part, ROWS_AT_ONCE, Scratch},
     summary::summarise,
 };
@@ -20,56 +26,155 @@ pub fn attribute<A: AccessChunks + ?Sized>(
     input: &Input<A>,
     options: &Options,
 ) -> Result<Attribution, Error> {
-    if !options.page_bytes.is_power_of_two() || options.page_bytes < 4096 {
-        return Err(Error::PageSize {
-            page_bytes: options.page_bytes,
-        });
-    }
-    let groups = Groups::with_siblings(&input.tables.objects);
-    let lifetimes = Lifetimes::new(&input.tables.objects, &groups.of_object);
-    let context = Context::new(input, options, &groups, &lifetimes);
+    let index = ObjectIndex::for_attribution(&input.tables.objects);
+    let attributor = Attributor::new(input, options, &index)?;
+    let sums = attributor.sums(&even_runs(
+        input.accesses.chunks(),
+        attributor.workers.max(1),
+    ))?;
+    Ok(attributor.finish(sums).attribution)
+}
 
-    let chunks = input.accesses.chunks();
-    let available = || thread::available_parallelism().map_or(1, usize::from);
-    let workers = if options.workers == 0 {
-        available()
-    } else {
-        options.workers
+/// So many chunks in so many runs that take about as long.
+pub fn even_runs(chunks: usize, runs: usize) -> Vec<Range<usize>> {
+    let runs = runs.min(chunks).max(1);
+    (0..runs)
+        .map(|run| chunks * run / runs..chunks * (run + 1) / runs)
+        .collect()
+}
+
+/// Sums of the accesses of consecutive chunks. Those of the runs that come after them are added to them, so that what is
+/// known of parts of a recording's time need not be read again.
+#[derive(Clone)]
+pub struct RunSums(Part);
+
+impl RunSums {
+    /// Cells of pages by threads that it holds: some 200 bytes each.
+    pub fn cells(&self) -> usize {
+        self.0.cells()
     }
-    .min(chunks)
-    .max(1);
-    let parts: Vec<Result<Part, Error>> = thread::scope(|scope| {
-        let run = |worker: usize| {
-            let range = chunks * worker / workers..chunks * (worker + 1) / workers;
-            let context = &context;
-            scope.spawn(move || read(context, input, range))
+
+    /// Adds what came later.
+    pub fn append(&mut self, later: Self) {
+        self.0.append(later.0);
+    }
+}
+
+impl std::fmt::Debug for RunSums {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "RunSums of {} cells", self.cells())
+    }
+}
+
+/// An attribution, and more than it has of code.
+#[derive(Debug)]
+pub struct Attributed {
+    /// The attribution.
+    pub attribution: Attribution,
+    /// Instructions that access each of its objects, the costliest first.
+    pub code: Vec<Vec<CodeUse>>,
+}
+
+/// Attributes accesses run by run.
+pub struct Attributor<'a, A: AccessChunks + ?Sized> {
+    input: &'a Input<'a, A>,
+    options: &'a Options,
+    context: Context<'a>,
+    workers: usize,
+}
+
+impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
+    /// `index` is [`ObjectIndex::for_attribution`] of the input's objects.
+    ///
+    /// # Errors
+    /// [`Error::PageSize`].
+    pub fn new(
+        input: &'a Input<'a, A>,
+        options: &'a Options,
+        index: &'a ObjectIndex,
+    ) -> Result<Self, Error> {
+        if !options.page_bytes.is_power_of_two() || options.page_bytes < 4096 {
+            return Err(Error::PageSize {
+                page_bytes: options.page_bytes,
+            });
+        }
+        let workers = match options.workers {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            workers => workers,
         };
-        let handles: Vec<_> = (0..workers).map(run).collect();
-        handles
-            .into_iter()
-            .map(|handle| {
-                handle
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .collect()
-    });
-    let mut whole = Part::new(&context);
-    for part in parts {
-        whole.append(part?);
+        Ok(Self {
+            input,
+            options,
+            context: Context::new(input, options, &index.groups, &index.lifetimes),
+            workers,
+        })
     }
-    whole.fit(CELLS_MAX);
-    Ok(summarise(input, options, &context, whole))
+
+    /// Sums of each of these runs of chunks, of which none begins before the one before it ends.
+    ///
+    /// # Errors
+    /// [`Error::Read`], [`Error::Damaged`].
+    pub fn sums(&self, runs: &[Range<usize>]) -> Result<Vec<RunSums>, Error> {
+        let next = AtomicUsize::new(0);
+        let found: Mutex<Vec<(usize, Result<Part, Error>)>> = Mutex::default();
+        let work = || {
+            // A worker's runs are in order, so its cursor moves forwards.
+            let mut cursor = Cursor::new(self.context.lifetimes);
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(run) = runs.get(number) else { break };
+                let part = read(&self.context, self.input, &mut cursor, run.clone());
+                let mut found = found.lock().expect("nobody panics holding it");
+                found.push((number, part));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.workers.min(runs.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let mut found = found.into_inner().expect("nobody panics holding it");
+        found.sort_by_key(|(number, _)| *number);
+        found
+            .into_iter()
+            .map(|(_, part)| part.map(RunSums))
+            .collect()
+    }
+
+    /// Sums of accesses in order of time, whose objects are known by [`ObjectIndex::search`].
+    pub fn sums_of(&self, batch: &AccessBatch, objects: &[Option<ObjectId>]) -> RunSums {
+        let mut part = Part::new(&self.context);
+        let mut scratch = Scratch::default();
+        let known = (&self.input.tables.objects[..], objects);
+        for first in (0..batch.len()).step_by(ROWS_AT_ONCE) {
+            let rows = first..batch.len().min(first + ROWS_AT_ONCE);
+            part.add_known(&self.context, batch, rows, known, &mut scratch);
+        }
+        RunSums(part)
+    }
+
+    /// What the sums of runs in order of time say together.
+    pub fn finish(&self, sums: impl IntoIterator<Item = RunSums>) -> Attributed {
+        let mut whole = Part::new(&self.context);
+        for RunSums(part) in sums {
+            whole.append(part);
+            // What all have too many cells for, some of them have, too: small tables are quickly added to.
+            whole.fit(2 * CELLS_MAX);
+        }
+        whole.fit(CELLS_MAX);
+        summarise(self.input, self.options, &self.context, whole)
+    }
 }
 
 /// Adds up some chunks.
 fn read<A: AccessChunks + ?Sized>(
     context: &Context,
     input: &Input<A>,
+    cursor: &mut Cursor,
     chunks: Range<usize>,
 ) -> Result<Part, Error> {
     let mut part = Part::new(context);
-    let mut cursor = Cursor::new(context.lifetimes);
     let mut read_chunk = input.accesses.reader();
     let mut batch = AccessBatch::default();
     let mut order: Vec<u32> = Vec::new();
@@ -87,7 +192,7 @@ fn read<A: AccessChunks + ?Sized>(
             order.sort_by_key(|&row| batch.time_ns[row as usize]);
         }
         for rows in order.chunks(ROWS_AT_ONCE) {
-            part.add(context, &mut cursor, &batch, rows, &mut scratch);
+            part.add(context, cursor, &batch, rows, &mut scratch);
         }
     }
     Ok(part)

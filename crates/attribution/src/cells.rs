@@ -33,7 +33,7 @@ pub(crate) fn cells_for(pages: u64) -> usize {
 }
 
 /// Cells by page and thread, in units of pages × 2^`shift`.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Cells {
     shift: u32,
     sums: SumTable<u64, CellSum>,
@@ -142,7 +142,7 @@ impl Cells {
 
 /// The cells of a group, with its initialisation kept apart: what its first thread did before a
 /// second one accessed it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct PhasedCells {
     first: Option<ThreadIndex>,
     /// A second thread has come.

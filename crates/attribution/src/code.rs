@@ -5,7 +5,11 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use nearpage_recording::{ModuleId, ModuleMapping};
 use rustc_hash::FxHashMap;
 
-use crate::{Hot, lifetimes::Lifetimes};
+use crate::{
+    CodeUse,
+    lifetimes::Lifetimes,
+    sums::{CodeSum, accesses, nanoseconds},
+};
 
 /// Where each process has its code, by time: `exec`, and libraries that come and go, put other code
 /// where some was before.
@@ -99,43 +103,37 @@ impl CodeMap {
             .then(|| (mapping.module, instruction.wrapping_sub(mapping.bias)))
     }
 
-    /// The costliest of instructions, given by address, image, cost and accesses. One instruction
-    /// of a module is one, in whatever process.
-    pub fn costliest(
-        &self,
-        instructions: impl Iterator<Item = (u64, u32, f64, f64)>,
-        count: usize,
-    ) -> Vec<Hot> {
-        let mut sums: FxHashMap<(Option<ModuleId>, u64), (f64, f64)> = FxHashMap::default();
-        let mut sorted: Vec<_> = instructions.collect();
-        sorted.sort_unstable_by_key(|&(instruction, image, ..)| (instruction, image));
-        for (instruction, image, cost_ns, accesses) in sorted {
+    /// What instructions did, given by address, image and sums; the costliest first. One instruction of a module is
+    /// one, in whatever process.
+    pub fn uses(&self, mut instructions: Vec<((u64, u32), CodeSum)>) -> Vec<CodeUse> {
+        let mut sums: FxHashMap<(Option<ModuleId>, u64), CodeSum> = FxHashMap::default();
+        instructions.sort_unstable_by_key(|&(place, _)| place);
+        for ((instruction, image), sum) in instructions {
             let key = match self.module(image, instruction) {
                 Some((module, offset)) => (Some(module), offset),
                 None => (None, instruction),
             };
-            let sum = sums.entry(key).or_default();
-            sum.0 += cost_ns;
-            sum.1 += accesses;
+            sums.entry(key).or_default().merge(sum);
         }
-        let mut hot: Vec<Hot> = sums
+        let mut uses: Vec<CodeUse> = sums
             .into_iter()
-            .map(|((module, offset), (cost_ns, accesses))| Hot {
+            .map(|((module, offset), sum)| CodeUse {
                 module,
                 offset,
-                cost_ns,
-                accesses,
+                cost_ns: nanoseconds(sum.cost),
+                remote_cost_ns: nanoseconds(sum.remote_cost),
+                loads: accesses(sum.loads),
+                stores: accesses(sum.stores),
             })
             .collect();
-        hot.sort_unstable_by(|a, b| {
-            let by = |hot: &Hot| (hot.cost_ns, hot.accesses);
+        uses.sort_unstable_by(|a, b| {
+            let by = |one: &CodeUse| (one.cost_ns, one.accesses());
             by(b)
                 .partial_cmp(&by(a))
                 .unwrap_or(std::cmp::Ordering::Equal)
                 .then((a.module, Reverse(a.offset)).cmp(&(b.module, Reverse(b.offset))))
         });
-        hot.truncate(count);
-        hot
+        uses
     }
 }
 

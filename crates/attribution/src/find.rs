@@ -10,8 +10,8 @@ use crate::{Affinity, ObjectGroup, OperationTotals, Pattern};
 /// The objects of a recording, to be searched by address and time.
 #[derive(Debug)]
 pub struct ObjectIndex {
-    groups: Groups,
-    lifetimes: Lifetimes,
+    pub(crate) groups: Groups,
+    pub(crate) lifetimes: Lifetimes,
 }
 
 /// An object that was found.
@@ -28,7 +28,16 @@ pub struct FoundObject {
 impl ObjectIndex {
     /// Indexes `objects`.
     pub fn new(objects: &[Object]) -> Self {
-        let groups = Groups::new(objects);
+        Self::with(Groups::new(objects), objects)
+    }
+
+    /// Indexes `objects`, in the groups that an attribution begins with: a few large objects of one call site have each
+    /// their own.
+    pub fn for_attribution(objects: &[Object]) -> Self {
+        Self::with(Groups::with_siblings(objects), objects)
+    }
+
+    fn with(groups: Groups, objects: &[Object]) -> Self {
         let lifetimes = Lifetimes::new(objects, &groups.of_object);
         Self { groups, lifetimes }
     }

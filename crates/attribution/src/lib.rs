@@ -60,10 +60,10 @@ mod teams;
 mod tiles;
 
 pub use affinity::{
-    Affinity, Attribution, Cell, Hot, InstanceUse, ObjectGroup, ObjectName, OperationTotals, Team,
+    Affinity, Attribution, Cell, CodeUse, Hot, InstanceUse, ObjectGroup, ObjectName, OperationTotals, Team,
     ThreadTotals, Totals,
 };
-pub use attribute::attribute;
+pub use attribute::{Attributed, Attributor, RunSums, attribute, even_runs};
 pub use confidence::{Confidence, Sampling};
 pub use context::StablePhase;
 pub use error::Error;

@@ -1,7 +1,7 @@
 //! What one worker adds up.
 
 use nearpage_machine::CpuId;
-use nearpage_recording::{AccessBatch, AccessKind, ObjectKind, ThreadIndex};
+use nearpage_recording::{AccessBatch, AccessKind, Object, ObjectId, ObjectKind, ThreadIndex};
 
 use crate::{
     Operations,
@@ -10,7 +10,7 @@ use crate::{
     lifetimes::Cursor,
     live::Place,
     sum_table::SumTable,
-    sums::{Amount, HotSum, OperationSum, Squares},
+    sums::{Amount, CodeSum, OperationSum, Squares},
 };
 
 /// Pairs of group and instruction that a worker counts; far more than programs have.
@@ -18,7 +18,7 @@ const HOT_PAIRS_MAX: usize = 1 << 18;
 /// Accesses that are located together; their memory is waited for together.
 pub(crate) const ROWS_AT_ONCE: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct GroupPart {
     pub loads: OperationSum,
     pub stores: OperationSum,
@@ -73,6 +73,23 @@ struct Search {
     place: Place,
 }
 
+/// An access of a thread that counts.
+struct Counted {
+    thread: ThreadIndex,
+    amount: Amount,
+    remote: Option<bool>,
+}
+
+/// An object that was found.
+#[derive(Clone, Copy)]
+struct Found {
+    kind: ObjectKind,
+    /// Its first address.
+    base: u64,
+    group: u32,
+    object: u32,
+}
+
 /// An access and where it belongs.
 struct Located {
     slot: u32,
@@ -93,6 +110,7 @@ pub(crate) struct Scratch {
 }
 
 /// What one worker adds up.
+#[derive(Clone)]
 pub(crate) struct Part {
     pub kinds: [u64; 7],
     pub unknown: u64,
@@ -101,7 +119,7 @@ pub(crate) struct Part {
     pub groups: Vec<(u32, GroupPart)>,
     pub threads: Vec<ThreadPart>,
     /// By instruction, group and image of code.
-    pub hot: SumTable<(u64, u64), HotSum>,
+    pub hot: SumTable<(u64, u64), CodeSum>,
     cell_count: usize,
     group_cells_max: usize,
 }
@@ -159,35 +177,73 @@ impl Part {
                 live.narrow(search.address, &mut search.place);
             }
         }
-        for search in searches.iter() {
-            located.extend(self.locate(context, cursor, batch, search));
-        }
-        for found in located.iter() {
-            let part = &self.groups[found.slot as usize].1;
-            part.cells.prefetch(found.page, found.thread);
-            self.hot.prefetch(found.hot);
-        }
-        for found in located.iter() {
-            self.add_located(context, found);
-        }
-    }
-
-    /// Counts a row by thread and finds its object.
-    #[inline]
-    fn locate(
-        &mut self,
-        context: &Context,
-        cursor: &mut Cursor,
-        batch: &AccessBatch,
-        search: &Search,
-    ) -> Option<Located> {
-        let &Search {
+        for &Search {
             row,
             process,
             address,
             place,
-        } = search;
-        let row = row as usize;
+        } in searches.iter()
+        {
+            let row = row as usize;
+            let Some(counted) = self.count(context, batch, row) else {
+                continue;
+            };
+            let found = process
+                .and_then(|process| cursor.find(process, batch.time_ns[row], address, place));
+            let found = found.map(|(kind, range)| Found {
+                kind,
+                base: range.base,
+                group: range.group,
+                object: range.object,
+            });
+            located.extend(self.locate(context, batch, row, &counted, found));
+        }
+        self.add_all(context, located);
+    }
+
+    /// Adds some rows, in order of time, whose objects are known; none: it is of no object.
+    pub fn add_known(
+        &mut self,
+        context: &Context,
+        batch: &AccessBatch,
+        rows: std::ops::Range<usize>,
+        (objects, known): (&[Object], &[Option<ObjectId>]),
+        scratch: &mut Scratch,
+    ) {
+        let located = &mut scratch.located;
+        located.clear();
+        for row in rows {
+            let Some(counted) = self.count(context, batch, row) else {
+                continue;
+            };
+            let found = known[row].and_then(|id| {
+                let object = objects.get(id.0 as usize)?;
+                Some(Found {
+                    kind: object.kind,
+                    base: object.address,
+                    group: context.groups.of_object[id.0 as usize],
+                    object: id.0,
+                })
+            });
+            located.extend(self.locate(context, batch, row, &counted, found));
+        }
+        self.add_all(context, located);
+    }
+
+    fn add_all(&mut self, context: &Context, located: &[Located]) {
+        for found in located {
+            let part = &self.groups[found.slot as usize].1;
+            part.cells.prefetch(found.page, found.thread);
+            self.hot.prefetch(found.hot);
+        }
+        for found in located {
+            self.add_located(context, found);
+        }
+    }
+
+    /// Counts a row by thread; none where it does not count.
+    #[inline]
+    fn count(&mut self, context: &Context, batch: &AccessBatch, row: usize) -> Option<Counted> {
         let kind = batch.kind[row];
         match context.operations {
             Operations::Loads if kind == AccessKind::Store => return None,
@@ -216,37 +272,63 @@ impl Part {
             Some((_, weight)) => *weight = weight.saturating_add(amount.weight),
             None => part.cpus.push((cpu, amount.weight)),
         }
+        Some(Counted {
+            thread,
+            amount,
+            remote,
+        })
+    }
 
-        let found = process.and_then(|process| cursor.find(process, time_ns, address, place));
-        let (Some(process), Some((kind, range))) = (process, found) else {
+    /// Where in its object an access is.
+    #[inline]
+    fn locate(
+        &mut self,
+        context: &Context,
+        batch: &AccessBatch,
+        row: usize,
+        &Counted {
+            thread,
+            amount,
+            remote,
+        }: &Counted,
+        found: Option<Found>,
+    ) -> Option<Located> {
+        let process = context.process_of_thread[batch.thread[row].0 as usize];
+        let (Some(process), Some(found)) = (process, found) else {
             self.unknown = self.unknown.saturating_add(amount.weight);
             return None;
         };
+        let Found {
+            kind,
+            base,
+            group,
+            object,
+        } = found;
         let kind_sum = &mut self.kinds[kind as usize];
         *kind_sum = kind_sum.saturating_add(amount.weight);
         // Stacks and thread-local storage are not placed: no need to know their pages.
         let page = match kind {
             ObjectKind::Stack | ObjectKind::Tls => 0,
-            _ => (address >> context.page_shift) - (range.base >> context.page_shift),
+            _ => (batch.address[row] >> context.page_shift) - (base >> context.page_shift),
         };
-        let slot = &mut self.slots[range.group as usize];
+        let slot = &mut self.slots[group as usize];
         if *slot == u32::MAX {
             *slot = self.groups.len() as u32;
-            let size_bytes = context.groups.groups[range.group as usize].size_bytes;
+            let size_bytes = context.groups.groups[group as usize].size_bytes;
             let cells_max = cells_for(size_bytes >> context.page_shift);
             self.groups.push((
-                range.group,
+                group,
                 GroupPart {
                     cells_max,
                     ..GroupPart::default()
                 },
             ));
         }
-        let image = context.code.image(process, time_ns);
-        let by_group = u64::from(range.group) << 32 | u64::from(image);
+        let image = context.code.image(process, batch.time_ns[row]);
+        let by_group = u64::from(group) << 32 | u64::from(image);
         Some(Located {
             slot: *slot,
-            object: range.object,
+            object,
             thread,
             page,
             amount,
@@ -290,8 +372,13 @@ impl Part {
             }
         }
         if let Some(sum) = self.hot.entry_within(hot, HOT_PAIRS_MAX) {
-            sum.merge(amount.into());
+            sum.add(amount, remote);
         }
+    }
+
+    /// Cells of all groups.
+    pub fn cells(&self) -> usize {
+        self.groups.iter().map(|(_, part)| part.cells.len()).sum()
     }
 
     /// Halves each group's bound until all have at most so many cells.

@@ -44,15 +44,15 @@ struct Slot<K, S> {
 const SLOTS_MIN: usize = 8;
 
 /// Sums by key; any key but [`Key::FREE`].
-#[derive(Debug)]
-pub(crate) struct SumTable<K, S> {
+#[derive(Clone, Debug)]
+pub(crate) struct SumTable<K: Copy, S: Copy> {
     /// A power of two of them, at most half of them used: each further probe would be a branch
     /// that the processor can't foretell. Linear probing.
     slots: Array<Slot<K, S>>,
     used: usize,
 }
 
-impl<K, S> Default for SumTable<K, S> {
+impl<K: Copy, S: Copy> Default for SumTable<K, S> {
     fn default() -> Self {
         SumTable {
             slots: Array::default(),

@@ -5,8 +5,8 @@ use nearpage_recording::{ObjectId, ObjectKind, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    AccessChunks, Affinity, Attribution, Input, ObjectGroup, Options, Pattern, Team, ThreadTotals,
-    Totals,
+    AccessChunks, Affinity, Attributed, Attribution, CodeUse, Hot, Input, ObjectGroup, Options,
+    Pattern, Team, ThreadTotals, Totals,
     cells::Cells,
     context::Context,
     first_touches::first_touches,
@@ -15,7 +15,7 @@ use crate::{
     part::{GroupPart, Part, ThreadPart},
     pattern::{Effort, pattern_by},
     siblings::{self, Row},
-    sums::{CellSum, HotSum, accesses, nanoseconds},
+    sums::{CellSum, CodeSum, accesses, nanoseconds},
     teams::teams,
 };
 
@@ -23,7 +23,7 @@ use crate::{
 const HOT_MAX: usize = 8;
 
 /// Instruction and image of code, and what was done there.
-type HotPlace = ((u64, u32), HotSum);
+type HotPlace = ((u64, u32), CodeSum);
 
 /// Turns sums into the result.
 pub(crate) fn summarise<A: AccessChunks + ?Sized>(
@@ -31,7 +31,7 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
     options: &Options,
     context: &Context,
     part: Part,
-) -> Attribution {
+) -> Attributed {
     let groups = context.groups;
     let teams = teams(&input.tables.threads);
     let mut hot: FxHashMap<u32, Vec<HotPlace>> = FxHashMap::default();
@@ -52,15 +52,15 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
     };
     let rows = part.groups.into_iter().map(row).collect();
     let rows = siblings::rows(groups, rows, options.page_bytes, &teams);
-    let mut objects: Vec<(u32, ObjectGroup)> = rows
+    let mut objects: Vec<(u32, ObjectGroup, Vec<CodeUse>)> = rows
         .into_iter()
         .map(|row| {
             let group = &groups.groups[row.number as usize];
-            let object = object(group, row.part, row.details, context, options, &teams);
-            (row.number, object)
+            let (object, code) = object(group, row.part, row.details, context, options, &teams);
+            (row.number, object, code)
         })
         .collect();
-    objects.sort_by(|(a, left), (b, right)| {
+    objects.sort_by(|(a, left, _), (b, right, _)| {
         let by = |group: &ObjectGroup| (group.cost_ns(), group.accesses());
         by(right)
             .partial_cmp(&by(left))
@@ -73,7 +73,11 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
         .kinds
         .iter()
         .fold(part.unknown, |sum, &kind| sum.saturating_add(kind));
-    Attribution {
+    let (objects, code) = objects
+        .into_iter()
+        .map(|(_, group, code)| (group, code))
+        .unzip();
+    let attribution = Attribution {
         counts: input.counts,
         totals: Totals {
             accesses: accesses(all),
@@ -86,11 +90,12 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
             code: kind(ObjectKind::Code),
             unknown: accesses(part.unknown),
         },
-        objects: objects.into_iter().map(|(_, group)| group).collect(),
+        objects,
         threads: part.threads.into_iter().map(thread_totals).collect(),
         teams,
         page_bytes: options.page_bytes,
-    }
+    };
+    Attributed { attribution, code }
 }
 
 /// What was found of a group besides its sums.
@@ -102,7 +107,7 @@ pub(crate) struct Details {
 impl Details {
     /// Adds what was found of another object.
     pub fn merge(&mut self, other: Details) {
-        let mut hot: FxHashMap<(u64, u32), HotSum> = self.hot.drain(..).collect();
+        let mut hot: FxHashMap<(u64, u32), CodeSum> = self.hot.drain(..).collect();
         for (place, sum) in other.hot {
             hot.entry(place).or_default().merge(sum);
         }
@@ -122,7 +127,7 @@ fn object(
     context: &Context,
     options: &Options,
     teams: &[Team],
-) -> ObjectGroup {
+) -> (ObjectGroup, Vec<CodeUse>) {
     let (cells, initialisation) = part.cells.phases();
     let mut by_thread: FxHashMap<ThreadIndex, CellSum> = FxHashMap::default();
     cells.by_thread(&mut by_thread);
@@ -154,14 +159,7 @@ fn object(
         *page >>= cells.shift();
     }
     touches.dedup_by_key(|(page, _)| *page);
-    let hot = details.hot.into_iter().map(|((instruction, image), sum)| {
-        (
-            instruction,
-            image,
-            nanoseconds(sum.cost),
-            accesses(sum.weight),
-        )
-    });
+    let code = context.code.uses(details.hot);
     let mut object = ObjectGroup {
         kind: group.kind,
         name: group.name.clone(),
@@ -172,7 +170,7 @@ fn object(
         loads: part.loads.totals(),
         stores: part.stores.totals(),
         threads,
-        hot: context.code.costliest(hot, HOT_MAX),
+        hot: code.iter().take(HOT_MAX).map(Hot::from).collect(),
         affinity,
         first_touches: touches,
         uses,
@@ -182,7 +180,7 @@ fn object(
     if group.is_only || !matches!(group.kind, ObjectKind::Stack | ObjectKind::Tls) {
         object.pattern = pattern_of(&object, teams, Effort::Recording);
     }
-    object
+    (object, code)
 }
 
 /// What a group's cells and its instances' uses tell.

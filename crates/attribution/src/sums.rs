@@ -141,25 +141,33 @@ impl CellSum {
     }
 }
 
-/// Accesses of both kinds, where that is all that matters.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HotSum {
-    pub weight: u64,
+/// What an instruction did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CodeSum {
+    pub loads: u64,
+    pub stores: u64,
     pub cost: u64,
+    pub remote_cost: u64,
 }
 
-impl HotSum {
-    pub fn merge(&mut self, other: HotSum) {
-        self.weight = self.weight.saturating_add(other.weight);
-        self.cost = self.cost.saturating_add(other.cost);
-    }
-}
-
-impl From<Amount> for HotSum {
-    fn from(amount: Amount) -> HotSum {
-        HotSum {
-            weight: amount.weight,
+impl CodeSum {
+    #[inline]
+    pub fn add(&mut self, amount: Amount, remote: Option<bool>) {
+        let stored = if amount.store { amount.weight } else { 0 };
+        let far = if remote == Some(true) { amount.cost } else { 0 };
+        self.merge(CodeSum {
+            loads: amount.weight - stored,
+            stores: stored,
             cost: amount.cost,
-        }
+            remote_cost: far,
+        });
+    }
+
+    #[inline]
+    pub fn merge(&mut self, other: CodeSum) {
+        self.loads = self.loads.saturating_add(other.loads);
+        self.stores = self.stores.saturating_add(other.stores);
+        self.cost = self.cost.saturating_add(other.cost);
+        self.remote_cost = self.remote_cost.saturating_add(other.remote_cost);
     }
 }

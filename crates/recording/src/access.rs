@@ -256,6 +256,28 @@ impl AccessBatch {
         gather!(level, resolution, skid_bytes, weight, cost_ns, page_node);
     }
 
+    /// Leaves the rows that are chosen, of the columns that were read.
+    pub fn retain(&mut self, is_chosen: impl Fn(&Self, usize) -> bool) {
+        fn column<T: Copy>(column: &mut Vec<T>, rows: &[u32]) {
+            if !column.is_empty() {
+                for (to, &from) in rows.iter().enumerate() {
+                    column[to] = column[from as usize];
+                }
+                column.truncate(rows.len());
+            }
+        }
+        let rows: Vec<u32> = (0..self.len() as u32)
+            .filter(|&row| is_chosen(self, row as usize))
+            .collect();
+        macro_rules! retain {
+            ($($name:ident),*) => {
+                $(column(&mut self.$name, &rows);)*
+            };
+        }
+        retain!(time_ns, thread, cpu, address, instruction, kind);
+        retain!(level, resolution, skid_bytes, weight, cost_ns, page_node);
+    }
+
     /// Appends all of these, a column at a time.
     pub fn extend(&mut self, rows: &[Access]) {
         self.time_ns.extend(rows.iter().map(|row| row.time_ns));

@@ -2,6 +2,7 @@
 
 mod pages;
 mod rounded;
+pub(crate) mod single;
 
 use std::collections::BTreeMap;
 

@@ -40,6 +40,7 @@ use nearpage_recording::{Frame, ModuleId, Recording, Source, Symbols, Tables};
 
 pub use heat::shade;
 pub use job::{JobBy, JobContent, JobReportOutput, job_json, job_text};
+pub use json::single::object_json;
 pub use json::{ReportOutput, json};
 pub use name::pattern_words;
 pub use printable::{printable, shorten, width};

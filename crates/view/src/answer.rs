@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::code;
 use crate::flame::flame;
-use crate::objects::{OBJECTS_WHOLE, brief, matrix, objects, sharing};
+use crate::objects::{OBJECTS_WHOLE, brief, matrix, objects, one, sharing};
 use crate::opened::{Opened, Stage};
 use crate::picture::{Frame, Histogram, OverTime, Picture, Value as ValueAt};
 use crate::plans;
@@ -96,6 +96,14 @@ pub(crate) fn json_answer(value: &impl Serialize) -> Answer {
     }
 }
 
+fn json_text(text: String) -> Answer {
+    Answer {
+        status: 200,
+        content_type: "application/json",
+        body: text.into(),
+    }
+}
+
 impl Session {
     /// Answers a question of the page.
     pub fn answer(&self, question: &Question) -> Answer {
@@ -175,7 +183,30 @@ impl Session {
                 selection.is_some(),
             ))),
             "objects" => Ok(json_answer(&brief(opened, &*selected()?))),
-            "lines" => Ok(json_answer(&shared_lines(opened, selection))),
+            "object" => {
+                let number = question.number("number")? as usize;
+                let stage = selected()?;
+                let position = stage.position(number);
+                let found = position.and_then(|position| one(opened, &stage, position));
+                found
+                    .map(json_text)
+                    .ok_or_else(|| Answer::error(404, format!("no object {number}")))
+            }
+            "lines" => {
+                let stage = selected()?;
+                let lines = &stage.found.lines;
+                Ok(json_answer(
+                    lines.get_or_init(|| shared_lines(opened, &stage, selection)),
+                ))
+            }
+            "exact" => {
+                let selection = selection
+                    .ok_or_else(|| Answer::error(400, "since: expected a whole number"))?;
+                let is_exact = opened.read_exactly(selection);
+                json(json!(
+                    is_exact.map_err(|error| Answer::error(500, error.to_string()))?
+                ))
+            }
             "flame" | "functions" | "code" => self.costs(opened, &*selected()?, question),
             "matrix" => {
                 let object = question.number("object")? as usize;
@@ -227,7 +258,7 @@ impl Session {
 
     /// What code costs.
     fn costs(&self, opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer, Answer> {
-        let costs = stage.costs(opened, question.selection()?);
+        let costs = stage.costs(opened);
         match question.path.as_str() {
             "flame" => Ok(json_answer(&flame(opened, stage, costs))),
             "functions" => Ok(json_answer(&code::functions(opened, costs))),
@@ -341,7 +372,11 @@ fn progress(opened: &Opened, stage: &Stage) -> Value {
 /// The report as `report --json` prints it, and what the page needs beside it.
 fn report(opened: &Opened, stage: &Stage) -> Answer {
     let text = stage.found.report.get_or_init(|| {
-        let content = Content::new(&stage.attribution, &opened.recording);
+        let mut content = Content::new(&stage.attribution, &opened.recording);
+        if stage.is_sampled_selection() {
+            // How sure patterns are takes longer than all else, and more is known in a moment.
+            content.sampling = None;
+        }
         let report = json(
             &content,
             OBJECTS_WHOLE,
@@ -360,11 +395,7 @@ fn report(opened: &Opened, stage: &Stage) -> Answer {
             stage.attribution.objects.len()
         )
     });
-    Answer {
-        status: 200,
-        content_type: "application/json",
-        body: text.clone().into(),
-    }
+    json_text(text.clone())
 }
 
 fn asked(question: &Question) -> Result<Frame, Answer> {

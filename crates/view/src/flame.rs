@@ -141,17 +141,7 @@ pub(crate) fn flame(opened: &Opened, stage: &Stage, costs: &Costs) -> Flame {
         .collect();
     let mut all = FlameNode::default();
     for row in &costs.rows {
-        let (object, site) = match row.object {
-            Some(position) => objects[position].clone(),
-            None => (
-                Step {
-                    level: Level::Object,
-                    name: "objects without a row of their own".to_owned(),
-                    ..Step::default()
-                },
-                None,
-            ),
-        };
+        let (object, site) = objects[row.object].clone();
         let number = object.object;
         let code = code_steps(&costs.places[row.place], number);
         let steps = std::iter::once(object).chain(site).chain(code);

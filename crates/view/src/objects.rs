@@ -2,7 +2,7 @@
 
 use nearpage_attribution::{Attribution, Names, ObjectGroup, Pattern};
 use nearpage_recording::{ObjectKind, ThreadIndex};
-use nearpage_report::pattern_words;
+use nearpage_report::{object_json, pattern_words};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -23,6 +23,8 @@ pub(crate) const OBJECTS_WHOLE: usize = 5000;
 /// What a table has of the objects beyond [`OBJECTS_WHOLE`], column by column.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ObjectColumns {
+    /// In all of the recording; null where it is not found there.
+    number: Vec<Option<usize>>,
     name: Vec<String>,
     kind: Vec<ObjectKind>,
     cost_ns: Vec<f64>,
@@ -42,7 +44,8 @@ pub(crate) fn brief(opened: &Opened, stage: &Stage) -> ObjectColumns {
     let groups = &stage.attribution.objects;
     let names = Names::new(&opened.recording.tables, groups);
     let mut brief = ObjectColumns::default();
-    for group in groups.iter().skip(OBJECTS_WHOLE) {
+    for (position, group) in groups.iter().enumerate().skip(OBJECTS_WHOLE) {
+        brief.number.push(stage.number(position));
         let hot = group.hot.first().map(|hot| (hot.module, hot.offset));
         let code = hot.map_or_else(CodePlace::default, |hot| opened.functions.code_place(hot));
         brief.name.push(names.of(group));
@@ -98,28 +101,46 @@ fn slot(opened: &Opened, thread: ThreadIndex) -> usize {
 
 /// The costliest objects, in the report's order.
 pub(crate) fn objects(opened: &Opened, stage: &Stage) -> Vec<Value> {
+    let positions = 0..stage.attribution.objects.len().min(OBJECTS_WHOLE);
+    let most = |position| match position < OBJECTS_WITH_INSTANCES {
+        true => usize::MAX,
+        false => 1,
+    };
+    positions
+        .map(|position| shown(opened, stage, position, most(position)))
+        .collect()
+}
+
+/// What pictures of an object take, with so many of its instances.
+fn shown(opened: &Opened, stage: &Stage, position: usize, instances_max: usize) -> Value {
     let attribution = &stage.attribution;
     let threads = &opened.recording.tables.threads;
-    attribution
-        .objects
-        .iter()
-        .enumerate()
-        .take(OBJECTS_WHOLE)
-        .map(|(number, group)| {
-            let most = if number < OBJECTS_WITH_INSTANCES { usize::MAX } else { 1 };
-            json!({
-                "number": stage.number(number),
-                "kind": group.kind,
-                "words": pattern_words(&group.pattern, &attribution.teams, threads),
-                "pattern": pattern(attribution, &group.pattern),
-                "strip": strip(opened, group),
-                "page_bytes": group.affinity.page_bytes,
-                "pages": group.affinity.pages,
-                "instances": instances(opened, group, most),
-                "placeable": matches!(group.kind, ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping),
-            })
-        })
-        .collect()
+    let group = &attribution.objects[position];
+    json!({
+        "number": stage.number(position),
+        "kind": group.kind,
+        "words": pattern_words(&group.pattern, &attribution.teams, threads),
+        "pattern": pattern(attribution, &group.pattern),
+        "strip": strip(opened, group),
+        "page_bytes": group.affinity.page_bytes,
+        "pages": group.affinity.pages,
+        "instances": instances(opened, group, instances_max),
+        "placeable": matches!(group.kind, ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping),
+    })
+}
+
+/// An object as the report has it, and what pictures of it take: of those that are not among the costliest.
+pub(crate) fn one(opened: &Opened, stage: &Stage, position: usize) -> Option<String> {
+    let attribution = &stage.attribution;
+    let tables = &opened.recording.tables;
+    let row = object_json(
+        attribution,
+        tables,
+        position,
+        &mut opened.recording.symbols(),
+    )?;
+    let shown = shown(opened, stage, position, usize::MAX);
+    Some(format!("{{\"row\":{row},\"shown\":{shown}}}"))
 }
 
 /// The instances that are known by number: where they lie in the address space without its gaps.

@@ -1,32 +1,40 @@
 //! A recording that is being looked at: at once from a sample of its chunks, a while later from all.
 
+mod pass;
+mod sample;
 mod selection;
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
-use nearpage_attribution::{AccessChunks, Attribution, Input, Options, ReadError, attribute};
-use nearpage_recording::{AccessBatch, ChunkReader, ColumnSelection, Recording};
+use nearpage_attribution::{Attributed, Attribution, CodeUse, ObjectIndex};
+use nearpage_recording::{AccessBatch, ColumnSelection, Recording};
 
-use self::selection::{Chosen, Selected};
+use self::pass::{Chosen, PartsRead, PointSinks, Task};
+use self::sample::Sample;
+use self::selection::Selections;
 use crate::Error;
 use crate::cache::Cache;
 use crate::costs::Costs;
 use crate::functions::Functions;
 use crate::picture::Sources;
 use crate::plans::ShownPlan;
-use crate::point::{Points, Scale};
+use crate::point::Scale;
 use crate::pyramid::{self, Pyramid};
+use crate::shared_lines::SharedLines;
 use crate::space::Space;
 use crate::store::{Builder, Store};
 use crate::timeline::Timeline;
 
 /// Recordings of no more accesses are read whole before anything is shown.
 const ACCESSES_AT_ONCE: u64 = 3_000_000;
-/// Accesses of the sample that others are first shown from.
+/// Accesses of the sample that others are first shown from, and of that of all chunks, which selections of time are.
 const ACCESSES_SAMPLED: u64 = 500_000;
+/// Runs of chunks whose sums are kept, so that a selection reads only the chunks at its two ends.
+const RUNS: usize = 16;
+/// Cells of all runs' sums: some 200 bytes each. Where there are more, there are fewer runs.
+const RUN_CELLS_MAX: usize = 5_000_000;
 /// Chunks that a sample is from, at most: strata of time.
 const STRATA: usize = 16;
 /// Strata that functions are chosen from, one in so many.
@@ -37,6 +45,8 @@ const STRATA_A_FUNCTION_STRATUM: usize = 4;
 pub struct Stage {
     /// Objects, threads, affinities.
     pub attribution: Attribution,
+    /// Instructions that access each object, the costliest first.
+    pub(crate) code: Vec<Vec<CodeUse>>,
     /// Share of the chunks that the attribution is from, 0 to 1.
     pub share: f64,
     /// Points.
@@ -54,6 +64,8 @@ pub struct Stage {
     /// Of a selection of time, each object's number in all of the recording, as far as it is found there.
     pub(crate) numbers: Option<Vec<Option<usize>>>,
     pub(crate) found: StageResults,
+    /// What selections are found from; nothing in that of a selection.
+    parts: Parts,
 }
 
 /// What was found in a stage, once it was asked for.
@@ -67,6 +79,8 @@ pub(crate) struct StageResults {
     pub decided: OnceLock<ShownPlan>,
     /// What instructions cost on objects.
     pub costs: OnceLock<Costs>,
+    /// Lines that several threads write.
+    pub lines: OnceLock<SharedLines>,
 }
 
 /// A recording.
@@ -80,10 +94,21 @@ pub struct Opened {
     pub functions: Functions,
     /// Units of points.
     pub scale: Scale,
+    /// Its objects by address and time.
+    index: ObjectIndex,
+    /// Accesses of a sample.
+    sample: u64,
     stage: RwLock<Arc<Stage>>,
-    /// What was read again for selections of time, the latest last.
-    selected: Mutex<Vec<Selected>>,
+    selections: Selections,
     chunks_read: AtomicUsize,
+}
+
+/// What is kept of a reading so that parts of the time are found without another.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    read: PartsRead,
+    /// None: the recording is small enough to be read again.
+    sample: Option<Sample>,
 }
 
 impl Opened {
@@ -121,40 +146,49 @@ impl Opened {
             functions.names.len(),
             times(&recording),
         );
+        let index = ObjectIndex::for_attribution(&recording.tables.objects);
+        let read = AtomicUsize::new(0);
+        let task = Task {
+            recording: &recording,
+            index: &index,
+            space: &space,
+            scale: &scale,
+            functions: &functions,
+            chosen: Chosen {
+                chunks: &sampled,
+                one_in,
+                ticks: 0..scale.ticks,
+            },
+            keeps_runs: false,
+            sample_one_in: (!whole).then_some(1),
+        };
         let kept = PointSinks {
             builder: Builder::new(&scale, None),
             sums: None,
         };
-        let read = AtomicUsize::new(0);
-        let pass = {
-            let places = Places {
-                space: &space,
-                scale: &scale,
-                functions: &functions,
-            };
-            let chosen = Chosen {
-                chunks: &sampled,
-                one_in,
-                ticks: 0..scale.ticks,
-            };
-            pass(&recording, places, chosen, Some(kept), &read)?
-        };
+        let pass = task.run(Some(kept), &[], &read)?;
         let share = if whole {
             1.0
         } else {
             pass.rows as f64 / recording.access_count().max(1) as f64
         };
+        let Attributed { attribution, code } = pass.attributed;
         let mut stage = Stage {
             share,
             store: Arc::new(pass.store.unwrap_or_default()),
             store_share: share,
             pyramid: None,
-            attribution: pass.attribution,
+            attribution,
+            code,
             timeline: pass.timeline,
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             numbers: None,
             found: StageResults::default(),
+            parts: Parts {
+                read: pass.parts,
+                sample: pass.sample,
+            },
         };
         if !whole
             && let Some((store, sums)) = Cache::new(&recording, &scale, &functions).open(&scale)
@@ -168,8 +202,10 @@ impl Opened {
             space,
             functions,
             scale,
+            index,
+            sample: sample.max(1),
             stage: RwLock::new(Arc::new(stage)),
-            selected: Mutex::default(),
+            selections: Selections::default(),
             chunks_read: AtomicUsize::new(if whole { chunks } else { 0 }),
         })
     }
@@ -208,19 +244,16 @@ impl Opened {
         }
         let all: Vec<usize> = (0..self.recording.access_chunks()).collect();
         let recording = &self.recording;
-        let read = |kept| {
-            let places = Places {
-                space: &self.space,
-                scale: &self.scale,
-                functions: &self.functions,
-            };
-            let chosen = Chosen {
+        let task = Task {
+            keeps_runs: true,
+            sample_one_in: Some(recording.access_count().div_ceil(self.sample) as u32),
+            ..self.task(Chosen {
                 chunks: &all,
                 one_in: 1,
                 ticks: 0..self.scale.ticks,
-            };
-            pass(recording, places, chosen, kept, &self.chunks_read)
+            })
         };
+        let read = |kept| task.run(kept, &[], &self.chunks_read);
         let mut pass;
         let (store, pyramid) = if sample.store_share >= 1.0 {
             pass = read(None)?;
@@ -252,8 +285,10 @@ impl Opened {
             }
             (store, pass.pyramid.take().map(Arc::new))
         };
+        let Attributed { attribution, code } = pass.attributed;
         let stage = Stage {
-            attribution: pass.attribution,
+            attribution,
+            code,
             share: 1.0,
             store,
             store_share: 1.0,
@@ -263,9 +298,27 @@ impl Opened {
             missing: pass.missing,
             numbers: None,
             found: StageResults::default(),
+            parts: Parts {
+                read: pass.parts,
+                sample: pass.sample,
+            },
         };
         *self.stage.write().expect("nobody panics holding it") = Arc::new(stage);
         Ok(())
+    }
+
+    /// Reads chosen accesses, as one run.
+    fn task<'a>(&'a self, chosen: Chosen<'a>) -> Task<'a> {
+        Task {
+            recording: &self.recording,
+            index: &self.index,
+            space: &self.space,
+            scale: &self.scale,
+            functions: &self.functions,
+            chosen,
+            keeps_runs: false,
+            sample_one_in: None,
+        }
     }
 }
 
@@ -305,168 +358,6 @@ fn times(recording: &Recording) -> (u64, u64) {
     });
     let end_ns = metadata.end_ns.max(last.unwrap_or(begin_ns)).max(begin_ns);
     (begin_ns, end_ns)
-}
-
-/// Where a pass puts the points.
-struct PointSinks<'a> {
-    builder: Builder,
-    sums: Option<(pyramid::Builder<'a>, File)>,
-}
-
-/// What came of reading chunks once.
-struct ChunkPass {
-    attribution: Attribution,
-    timeline: Timeline,
-    elsewhere: f64,
-    rows: u64,
-    missing: Vec<String>,
-    store: Option<Store>,
-    pyramid: Option<Pyramid>,
-}
-
-/// Reads some chunks, all columns, in several threads: attribution takes them, and on the way to it
-/// they become points.
-struct Chunks<'a> {
-    recording: &'a Recording,
-    chosen: Chosen<'a>,
-    points: Points<'a>,
-    scale: &'a Scale,
-    kept: Option<PointSinks<'a>>,
-    done: &'a AtomicUsize,
-    seen: Mutex<PassTotals>,
-}
-
-/// What is gathered on the way.
-struct PassTotals {
-    timeline: Timeline,
-    elsewhere: f64,
-    rows: u64,
-    missing: Vec<String>,
-}
-
-impl Chunks<'_> {
-    /// A chunk that can't be read has no accesses, and is told of.
-    fn read(
-        &self,
-        reader: &mut ChunkReader,
-        chunk: usize,
-        batch: &mut AccessBatch,
-    ) -> Result<(), ReadError> {
-        let number = self.chosen.chunks[chunk];
-        let columns = ColumnSelection::ALL;
-        if let Err(error) = reader.read(number, columns, batch) {
-            batch.clear();
-            let chunks = self.recording.access_chunks();
-            let mut seen = self.seen.lock().expect("nobody panics holding it");
-            seen.missing.push(format!(
-                "part {} of {chunks} is left out: {error}",
-                number + 1
-            ));
-        }
-        self.chosen.keep(self.scale, batch);
-        let mut timeline = Timeline::new(self.scale, &self.chosen.ticks);
-        let mut points = Vec::new();
-        let elsewhere = self.points.of(batch, &mut points);
-        timeline.add(self.scale, batch, &points);
-        if let Some(kept) = &self.kept {
-            kept.builder.add(number, &mut points)?;
-            if let Some((sums, _)) = &kept.sums {
-                sums.add(&points);
-            }
-        }
-        let mut seen = self.seen.lock().expect("nobody panics holding it");
-        seen.timeline.append(&timeline);
-        seen.elsewhere += elsewhere;
-        seen.rows += batch.len() as u64;
-        self.done.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-impl AccessChunks for Chunks<'_> {
-    fn chunks(&self) -> usize {
-        self.chosen.chunks.len()
-    }
-
-    fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError> {
-        let mut reader = self.recording.chunk_reader();
-        move |chunk, batch| self.read(&mut reader, chunk, batch)
-    }
-}
-
-/// What accesses become points by.
-#[derive(Clone, Copy)]
-struct Places<'a> {
-    space: &'a Space,
-    scale: &'a Scale,
-    functions: &'a Functions,
-}
-
-fn pass(
-    recording: &Recording,
-    places: Places<'_>,
-    chosen: Chosen<'_>,
-    kept: Option<PointSinks<'_>>,
-    done: &AtomicUsize,
-) -> Result<ChunkPass, Error> {
-    let Places {
-        space,
-        scale,
-        functions,
-    } = places;
-    let chunks = Chunks {
-        recording,
-        points: Points::new(
-            scale,
-            functions,
-            space,
-            &recording.tables,
-            &recording.machine,
-        ),
-        scale,
-        kept,
-        done,
-        seen: Mutex::new(PassTotals {
-            timeline: Timeline::new(scale, &chosen.ticks),
-            elsewhere: 0.0,
-            rows: 0,
-            missing: Vec::new(),
-        }),
-        chosen,
-    };
-    let input = Input {
-        accesses: &chunks,
-        tables: &recording.tables,
-        marks: &recording.metadata.marks,
-        counts: recording.metadata.counts,
-        machine: Some(&recording.machine),
-    };
-    let options = Options {
-        page_bytes: recording.machine.page_bytes,
-        ..Options::default()
-    };
-    let attribution = attribute(&input, &options)?;
-    let Chunks { kept, seen, .. } = chunks;
-    let seen = seen.into_inner().expect("nobody panics holding it");
-    let (store, pyramid) = match kept {
-        None => (None, None),
-        Some(PointSinks { builder, sums }) => {
-            let sums = sums.map(|(builder, file)| builder.finish(file));
-            (
-                Some(builder.finish()),
-                sums.transpose().map_err(Error::Write)?,
-            )
-        }
-    };
-    Ok(ChunkPass {
-        attribution,
-        timeline: seen.timeline,
-        elsewhere: seen.elsewhere,
-        rows: seen.rows,
-        missing: seen.missing,
-        store,
-        pyramid,
-    })
 }
 
 #[cfg(test)]

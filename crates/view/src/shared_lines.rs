@@ -1,15 +1,28 @@
 //! Cache lines that several threads write: each write takes the line from the others, whatever bytes of it they use.
 
-use nearpage_recording::{AccessBatch, AccessKind, Resolution};
+use std::collections::hash_map::Entry;
+
+use nearpage_recording::{AccessBatch, AccessKind, ColumnSelection, Resolution};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use crate::opened::Opened;
+use crate::opened::{Opened, Stage};
 
 /// Bytes of a line.
 const LINE_BYTES: u64 = 64;
-/// Lines that are followed; accesses to others are counted alone.
-const LINES_MAX: usize = 1 << 20;
+/// Pairs of a line and a thread that are followed; accesses of others are counted alone.
+const USES_MAX: usize = 1 << 19;
+/// What is read of accesses.
+const COLUMNS: ColumnSelection = ColumnSelection {
+    time_ns: true,
+    thread: true,
+    address: true,
+    kind: true,
+    resolution: true,
+    weight: true,
+    cost_ns: true,
+    ..ColumnSelection::NONE
+};
 /// Lines that are told of, the costliest.
 const TOLD_MAX: usize = 200;
 
@@ -59,7 +72,7 @@ pub(crate) struct LineUser {
 }
 
 /// A thread's accesses to a line, as they are counted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Use {
     thread: u32,
     loads: f32,
@@ -70,14 +83,29 @@ struct Use {
     stored: u64,
 }
 
+impl Use {
+    fn merge(&mut self, other: &Self) {
+        self.loads += other.loads;
+        self.stores += other.stores;
+        self.cost_ns += other.cost_ns;
+        self.loaded |= other.loaded;
+        self.stored |= other.stored;
+    }
+}
+
+/// A line, by process and number.
+type Line = (u32, u64);
+
 /// Counts lines.
 #[derive(Debug, Default)]
 struct Lines {
-    uses: FxHashMap<(u32, u64), Vec<Use>>,
+    /// By line and thread.
+    uses: FxHashMap<(Line, u32), Use>,
     left_out: u64,
 }
 
 impl Lines {
+    /// Takes the columns that [`COLUMNS`] names.
     fn add(&mut self, pids: &[u32], batch: &AccessBatch) {
         for row in 0..batch.len() {
             let thread = batch.thread[row].0;
@@ -88,45 +116,53 @@ impl Lines {
             if batch.kind[row] == AccessKind::Fetch || batch.resolution[row] != Resolution::Exact {
                 continue;
             }
-            let line = (pid, batch.address[row] / LINE_BYTES);
-            if self.uses.len() >= LINES_MAX && !self.uses.contains_key(&line) {
-                self.left_out += 1;
-                continue;
-            }
-            let uses = self.uses.entry(line).or_default();
-            let at = uses.iter().position(|one| one.thread == thread);
-            let at = at.unwrap_or_else(|| {
-                uses.push(Use {
-                    thread,
-                    loads: 0.0,
-                    stores: 0.0,
-                    cost_ns: 0.0,
-                    loaded: 0,
-                    stored: 0,
-                });
-                uses.len() - 1
-            });
-            let one = &mut uses[at];
             let byte = 1u64 << (batch.address[row] % LINE_BYTES);
-            one.cost_ns += batch.cost_ns[row];
+            let mut one = Use {
+                thread,
+                cost_ns: batch.cost_ns[row],
+                ..Use::default()
+            };
             match batch.kind[row] {
-                AccessKind::Store => {
-                    one.stores += batch.weight[row];
-                    one.stored |= byte;
-                }
-                _ => {
-                    one.loads += batch.weight[row];
-                    one.loaded |= byte;
-                }
+                AccessKind::Store => (one.stores, one.stored) = (batch.weight[row], byte),
+                _ => (one.loads, one.loaded) = (batch.weight[row], byte),
             }
+            self.follow((pid, batch.address[row] / LINE_BYTES), &one, 1);
+        }
+    }
+
+    /// Adds what a thread did to a line in so many accesses.
+    fn follow(&mut self, line: Line, one: &Use, accesses: u64) {
+        let has_room = self.uses.len() < USES_MAX;
+        match self.uses.entry((line, one.thread)) {
+            Entry::Occupied(mut known) => known.get_mut().merge(one),
+            Entry::Vacant(place) if has_room => {
+                place.insert(*one);
+            }
+            Entry::Vacant(_) => self.left_out += accesses,
+        }
+    }
+
+    /// Adds what another counted.
+    fn append(&mut self, other: Self) {
+        self.left_out += other.left_out;
+        for ((line, _), one) in other.uses {
+            let accesses = one.loads + one.stores;
+            self.follow(line, &one, accesses.round() as u64);
         }
     }
 
     /// Those that several threads write, the costliest first.
-    fn shared(self) -> Vec<((u32, u64), Vec<Use>)> {
-        let is_shared = |uses: &[Use]| uses.iter().filter(|one| one.stores > 0.0).count() > 1;
-        let lines = self.uses.into_iter();
-        let mut shared: Vec<_> = lines.filter(|(_, uses)| is_shared(uses)).collect();
+    fn shared(self) -> Vec<(Line, Vec<Use>)> {
+        let mut uses: Vec<((Line, u32), Use)> = self.uses.into_iter().collect();
+        uses.sort_unstable_by_key(|(place, _)| *place);
+        let by_line = uses.chunk_by(|a, b| a.0.0 == b.0.0);
+        let is_shared = |uses: &&[((Line, u32), Use)]| {
+            uses.iter().filter(|(_, one)| one.stores > 0.0).count() > 1
+        };
+        let mut shared: Vec<(Line, Vec<Use>)> = by_line
+            .filter(is_shared)
+            .map(|uses| (uses[0].0.0, uses.iter().map(|(_, one)| *one).collect()))
+            .collect();
         shared.sort_by(|a, b| cost(&b.1).total_cmp(&cost(&a.1)).then(a.0.cmp(&b.0)));
         shared
     }
@@ -156,12 +192,19 @@ fn user(one: &Use) -> LineUser {
     }
 }
 
-/// Of a recording, or of a part of its time.
-pub(crate) fn shared_lines(opened: &Opened, selection: Option<(u64, u64)>) -> SharedLines {
+/// Of a recording, or of a part of its time, of which `stage` is.
+pub(crate) fn shared_lines(
+    opened: &Opened,
+    stage: &Stage,
+    selection: Option<(u64, u64)>,
+) -> SharedLines {
     let threads = opened.recording.tables.threads.iter();
     let pids: Vec<u32> = threads.map(|thread| thread.pid).collect();
-    let mut lines = Lines::default();
-    let share = opened.for_each_batch(selection, |batch| lines.add(&pids, batch));
+    let add = |lines: &mut Lines, batch: &AccessBatch| lines.add(&pids, batch);
+    let (found, share) = opened.add_up(stage, selection, COLUMNS, add);
+    let mut found = found.into_iter();
+    let mut lines = found.next().unwrap_or_default();
+    found.for_each(|one| lines.append(one));
     let left_out = lines.left_out;
     let shared = lines.shared();
     SharedLines {

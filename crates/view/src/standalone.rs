@@ -47,6 +47,12 @@ impl Session {
         if page::HTML.is_empty() {
             return Err(Error::NoPage);
         }
+        if let Some(selection) = view.selection {
+            for opened in self.recordings() {
+                opened.stage_of(Some(selection))?;
+                opened.read_exactly(selection)?;
+            }
+        }
         let mut answers = Answers {
             session: self,
             embedded: Map::new(),

@@ -206,8 +206,7 @@ fn one_node(opened: &Opened, stage: &Stage) -> Option<String> {
     let machine = &opened.recording.machine;
     if machine.nodes.len() == 1 {
         return Some(format!(
-            "It was made on {}, which has one memory node: every access there is local. `--machine NAME` shows what a plan \
-             would do on another machine.",
+            "It was made on {}, which has one memory node: every access there is local.",
             machine.name
         ));
     }

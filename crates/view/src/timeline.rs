@@ -53,7 +53,7 @@ pub struct Served {
 const FROM_MEMORY: std::ops::RangeInclusive<usize> = 5..=7;
 
 /// Of all threads.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     /// `[thread][part]`.
     votes: Vec<Vote>,
@@ -66,6 +66,7 @@ pub struct Timeline {
     /// Begin of the first part, in nanoseconds since the recording began.
     from_ns: u64,
     part_ns: u64,
+    parts: usize,
 }
 
 /// A timeline for the page.
@@ -86,18 +87,19 @@ pub struct TimelineForm {
 }
 
 impl Timeline {
-    /// Of some ticks of the recording's time.
-    pub(crate) fn new(scale: &Scale, ticks: &Range<u32>) -> Self {
+    /// Of some ticks of the recording's time, in so many parts.
+    pub(crate) fn new(scale: &Scale, ticks: &Range<u32>, parts: usize) -> Self {
         let threads = scale.thread_slots.len().min(THREADS_MAX);
         Self {
             functions_cost_ns: vec![0.0; scale.functions],
             from_ns: u64::from(ticks.start) * scale.tick_ns,
             part_ns: (ticks.len() as u64 * scale.tick_ns)
-                .div_ceil(PARTS as u64)
+                .div_ceil(parts as u64)
                 .max(1),
-            votes: vec![Vote::default(); threads * PARTS],
+            parts,
+            votes: vec![Vote::default(); threads * parts],
             traffic: vec![vec![0.0; scale.nodes + 1]; scale.nodes + 1],
-            memory: vec![Served::default(); scale.nodes * PARTS],
+            memory: vec![Served::default(); scale.nodes * parts],
         }
     }
 
@@ -108,7 +110,7 @@ impl Timeline {
             let part = self.part(since_ns);
             let vote = self
                 .votes
-                .get_mut(batch.thread[row].0 as usize * PARTS + part);
+                .get_mut(batch.thread[row].0 as usize * self.parts + part);
             if let Some(vote) = vote {
                 vote.cast(batch.cpu[row].0, 1);
             }
@@ -130,13 +132,13 @@ impl Timeline {
     /// The part of a time since the recording began.
     fn part(&self, since_ns: u64) -> usize {
         let part = since_ns.saturating_sub(self.from_ns) / self.part_ns;
-        (part as usize).min(PARTS - 1)
+        (part as usize).min(self.parts - 1)
     }
 
     /// Adds an access whose CPU and page have a node.
     fn serve(&mut self, scale: &Scale, point: &Point) {
         let part = self.part(u64::from(point.tick) * scale.tick_ns);
-        let nodes = self.memory.len() / PARTS;
+        let nodes = self.memory.len() / self.parts;
         let node = point.page_node() - 1;
         if node >= nodes {
             return;
@@ -152,25 +154,54 @@ impl Timeline {
         }
     }
 
-    /// Adds what another saw.
+    /// Adds what another saw, whose parts may be others: each of its parts goes to those that it lies in, by its share of
+    /// time in them.
     pub(crate) fn append(&mut self, other: &Self) {
-        for (vote, other) in self.votes.iter_mut().zip(&other.votes) {
-            if other.lead > 0 {
-                vote.cast(other.cpu, other.lead);
+        for part in 0..other.parts {
+            let begin_ns = other.from_ns + part as u64 * other.part_ns;
+            let end_ns = begin_ns + other.part_ns;
+            self.append_votes(other, part, self.part(begin_ns + other.part_ns / 2));
+            for mine in self.part(begin_ns)..=self.part(end_ns - 1) {
+                // The first and the last part have what lies before and behind them, too.
+                let from_ns = match mine {
+                    0 => begin_ns,
+                    _ => begin_ns.max(self.from_ns + mine as u64 * self.part_ns),
+                };
+                let to_ns = match mine + 1 == self.parts {
+                    true => end_ns,
+                    false => end_ns.min(self.from_ns + (mine as u64 + 1) * self.part_ns),
+                };
+                let share = (to_ns - from_ns) as f64 / other.part_ns as f64;
+                self.append_memory(other, part, mine, share);
             }
         }
         let sums = self.traffic.iter_mut().flatten();
         for (sum, other) in sums.zip(other.traffic.iter().flatten()) {
             *sum += other;
         }
-        for (sum, other) in self.memory.iter_mut().zip(&other.memory) {
-            sum.local += other.local;
-            sum.remote += other.remote;
-            sum.lines += other.lines;
-        }
         let functions = self.functions_cost_ns.iter_mut();
         for (sum, other) in functions.zip(&other.functions_cost_ns) {
             *sum += other;
+        }
+    }
+
+    fn append_votes(&mut self, other: &Self, part: usize, mine: usize) {
+        let votes = self.votes.iter_mut().skip(mine).step_by(self.parts);
+        let others = other.votes.iter().skip(part).step_by(other.parts);
+        for (vote, other) in votes.zip(others) {
+            if other.lead > 0 {
+                vote.cast(other.cpu, other.lead);
+            }
+        }
+    }
+
+    fn append_memory(&mut self, other: &Self, part: usize, mine: usize, share: f64) {
+        let nodes = self.memory.len() / self.parts;
+        let sums = &mut self.memory[mine * nodes..(mine + 1) * nodes];
+        for (sum, other) in sums.iter_mut().zip(&other.memory[part * nodes..]) {
+            sum.local += share * other.local;
+            sum.remote += share * other.remote;
+            sum.lines += share * other.lines;
         }
     }
 
@@ -181,16 +212,16 @@ impl Timeline {
             _ => i64::from(vote.cpu),
         };
         TimelineForm {
-            parts: PARTS,
+            parts: self.parts,
             from_ns: self.from_ns,
             part_ns: self.part_ns,
             cpus: self
                 .votes
-                .chunks(PARTS)
+                .chunks(self.parts)
                 .map(|parts| parts.iter().map(cpu).collect())
                 .collect(),
             traffic: self.traffic.clone(),
-            memory: match self.memory.len() / PARTS {
+            memory: match self.memory.len() / self.parts {
                 0 => Vec::new(),
                 nodes => self.memory.chunks(nodes).map(<[Served]>::to_vec).collect(),
             },
@@ -225,5 +256,40 @@ mod tests {
                 prop_assert_eq!(both.cpu, cpu);
             }
         }
+    }
+
+    #[test]
+    fn parts_of_other_lengths_keep_their_sums_and_times() {
+        let scale = crate::point::tests::scale(10, 1200, 1, 2);
+        let mut fine = Timeline::new(&scale, &(0..300), 30);
+        for part in 0..30 {
+            fine.memory[2 * part].local = 10.0;
+            fine.votes[part] = Vote { cpu: 3, lead: 1 };
+        }
+        // Parts of 75 ns have seven and a half of those of 10 ns each.
+        let mut whole = Timeline::new(&scale, &(0..1200), 16);
+        whole.append(&fine);
+        let local: Vec<f64> = whole
+            .form()
+            .memory
+            .iter()
+            .map(|part| part[0].local)
+            .collect();
+        assert_eq!(local[..5], [75.0, 75.0, 75.0, 75.0, 0.0]);
+        let cpus = &whole.form().cpus[0];
+        assert_eq!(cpus[..5], [3, 3, 3, 3, -1]);
+        // What begins before the first part is the first part's.
+        let mut later = Timeline::new(&scale, &(100..1200), 11);
+        later.append(&fine);
+        assert_eq!(later.form().memory[0][0].local, 200.0);
+        assert_eq!(
+            later
+                .form()
+                .memory
+                .iter()
+                .map(|part| part[0].local)
+                .sum::<f64>(),
+            300.0
+        );
     }
 }

@@ -11,6 +11,7 @@ mod lasting;
 mod made_up;
 mod many_objects;
 mod one_planner;
+mod touch_and_paper;
 mod viewed;
 
 use std::fs;

@@ -84,6 +84,16 @@ fn rows_beyond_the_window_are_not_in_the_page() {
     page.browser.value("[...document.querySelectorAll('th button')].find(button => button.textContent.startsWith('object')).click()");
     page.browser.wait("document.querySelector('th[aria-sort=ascending]') !== null && document.querySelector('tbody td').textContent === 'object_0'");
     told("sorted by name");
+    // One that costs next to nothing is found, and has a view of its own.
+    page.browser.value("{ const box = document.querySelector('#search'); box.value = 'object_17'; box.dispatchEvent(new Event('input')) }");
+    page.browser.wait("[...document.querySelectorAll('table[aria-label=objects] tbody a')].some(link => link.textContent === 'object_17')");
+    told("found");
+    page.browser.value("[...document.querySelectorAll('table[aria-label=objects] tbody a')].find(link => link.textContent === 'object_17').click()");
+    page.says("main h2", "object_17");
+    page.browser
+        .wait("document.querySelectorAll('main figure.plot').length === 2");
+    page.browser.drawn();
+    told("its own view");
     let mib = page.browser.page_memory_kib() / 1024;
     eprintln!("the page takes {mib} MiB");
     assert_eq!(page.browser.complaints, Vec::<String>::new());

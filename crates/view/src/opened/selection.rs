@@ -1,60 +1,36 @@
-//! A part of the recording's time: which accesses are in it, and all that is found in them.
+//! A part of the recording's time, and all that is found in it: at once from the sample, then exactly. What was read once
+//! is put together of sums that were kept; only what lies at the two ends is read again.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
-use nearpage_attribution::ObjectGroup;
-use nearpage_recording::{AccessBatch, ChunkReader, SampleCounts};
+use nearpage_attribution::{Attributed, ObjectGroup};
+use nearpage_recording::{AccessBatch, ColumnSelection, SampleCounts};
 
-use super::{
-    ACCESSES_AT_ONCE, ACCESSES_SAMPLED, Opened, Places, STRATA, Stage, StageResults, pass, strata,
-};
+use super::pass::{Chosen, ChunkPass, Run};
+use super::{Opened, Parts, Stage, StageResults};
 use crate::Error;
 use crate::costs::Costs;
-use crate::point::Scale;
 
 /// Selections that are remembered, so that views of one are not each read anew.
 const REMEMBERED: usize = 4;
 
-/// Accesses to read: some chunks, one in so many of their accesses, of some ticks.
-#[derive(Clone, Debug)]
-pub(super) struct Chosen<'a> {
-    pub chunks: &'a [usize],
-    pub one_in: u32,
-    pub ticks: Range<u32>,
-}
-
-impl Chosen<'_> {
-    /// Leaves what was chosen of a chunk: one in so many accesses evenly spread, whatever their order repeats.
-    pub fn keep(&self, scale: &Scale, batch: &mut AccessBatch) {
-        let is_all = self.ticks == (0..scale.ticks);
-        if self.one_in < 2 && is_all {
-            return;
-        }
-        let mut kept = AccessBatch::default();
-        for row in 0..batch.len() {
-            // Multiples of the golden ratio, modulo 1.
-            let place = (row as u32).wrapping_mul(0x9e37_79b9);
-            let is_chosen = self.one_in < 2 || place < u32::MAX / self.one_in;
-            if is_chosen && (is_all || self.ticks.contains(&scale.tick(batch.time_ns[row]))) {
-                kept.push(batch.get(row));
-            }
-        }
-        *batch = kept;
-    }
-}
-
-/// Which chunks to read for some ticks, and how much of the accesses that is.
-struct Reading {
-    chunks: Vec<usize>,
-    one_in: u32,
-    share: f64,
+/// What was found in selections.
+#[derive(Debug, Default)]
+pub(super) struct Selections {
+    /// The latest last.
+    found: Mutex<Vec<Selected>>,
+    /// Held by who reads one exactly: one at a time.
+    reading: Mutex<()>,
+    /// The one that was asked for last; held by who finds what is first shown of one.
+    latest: Mutex<Range<u32>>,
 }
 
 /// What was found in a selection.
 #[derive(Debug)]
-pub(super) struct Selected {
+struct Selected {
     ticks: Range<u32>,
     /// What was known of all of the recording then.
     whole: Arc<Stage>,
@@ -62,10 +38,14 @@ pub(super) struct Selected {
 }
 
 impl Stage {
-    /// What instructions cost on objects in this stage, which is of a selection of time or of all of it.
-    pub(crate) fn costs(&self, opened: &Opened, selection: Option<(u64, u64)>) -> &Costs {
-        let costs = &self.found.costs;
-        costs.get_or_init(|| Costs::new(opened, self, selection))
+    /// What instructions cost on objects.
+    pub(crate) fn costs(&self, opened: &Opened) -> &Costs {
+        self.found.costs.get_or_init(|| Costs::new(opened, self))
+    }
+
+    /// Is it of a selection of which only a sample is known yet?
+    pub(crate) fn is_sampled_selection(&self) -> bool {
+        self.numbers.is_some() && self.share < 1.0
     }
 
     /// Position of the object that has this number in all of the recording.
@@ -85,22 +65,83 @@ impl Stage {
     }
 }
 
-/// Which of all objects this one is. Objects of one call site may be several rows, by size or by pattern: an instance
-/// that both have tells them apart.
-fn number(group: &ObjectGroup, all: &[ObjectGroup]) -> Option<usize> {
-    let has_same = |other: &ObjectGroup| other.kind == group.kind && other.name == group.name;
-    let mut same = (0..all.len()).filter(|&number| has_same(&all[number]));
-    let shares = |&number: &usize| {
-        let samples = &all[number].samples;
-        group.samples.iter().any(|one| samples.contains(one))
+/// The number that each of these objects has among all. Objects of one call site may be several rows, by size or by
+/// pattern: an instance that both have tells them apart.
+fn numbers(groups: &[ObjectGroup], all: &[ObjectGroup]) -> Vec<Option<usize>> {
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    let key = |number: usize| (all[number].kind, &all[number].name);
+    order.sort_by(|&a, &b| key(a).cmp(&key(b)).then(a.cmp(&b)));
+    let number = |group: &ObjectGroup| {
+        let wanted = (group.kind, &group.name);
+        let from = order.partition_point(|&at| key(at) < wanted);
+        let same = order[from..].iter().take_while(|&&at| key(at) == wanted);
+        let shares = |&&at: &&usize| {
+            let samples = &all[at].samples;
+            group.samples.iter().any(|one| samples.contains(one))
+        };
+        same.clone()
+            .find(shares)
+            .or_else(|| same.clone().next())
+            .copied()
     };
-    same.clone().find(shares).or_else(|| same.next())
+    groups.iter().map(number).collect()
+}
+
+/// What was found in a part of the time.
+fn stage(whole: &Stage, pass: ChunkPass, share: f64) -> Arc<Stage> {
+    let Attributed {
+        mut attribution,
+        code,
+    } = pass.attributed;
+    attribution.counts = SampleCounts {
+        samples: pass.rows,
+        accesses: pass.rows,
+        ..SampleCounts::default()
+    };
+    Arc::new(Stage {
+        numbers: Some(numbers(&attribution.objects, &whole.attribution.objects)),
+        attribution,
+        code,
+        share,
+        store: whole.store.clone(),
+        store_share: whole.store_share,
+        pyramid: whole.pyramid.clone(),
+        timeline: pass.timeline,
+        elsewhere: pass.elsewhere,
+        missing: pass.missing,
+        found: StageResults::default(),
+        parts: Parts::default(),
+    })
+}
+
+impl Selections {
+    /// What was found in some ticks of `whole`.
+    fn find(&self, whole: &Arc<Stage>, ticks: &Range<u32>) -> Option<Arc<Stage>> {
+        let mut found = self.found.lock().expect("nobody panics holding it");
+        found.retain(|one| Arc::ptr_eq(&one.whole, whole));
+        let one = found.iter().find(|one| one.ticks == *ticks);
+        one.map(|one| one.stage.clone())
+    }
+
+    /// Remembers it, in place of what was known of these ticks.
+    fn remember(&self, whole: Arc<Stage>, ticks: Range<u32>, stage: Arc<Stage>) {
+        let mut found = self.found.lock().expect("nobody panics holding it");
+        found.retain(|one| one.ticks != ticks);
+        if found.len() >= REMEMBERED {
+            found.remove(0);
+        }
+        found.push(Selected {
+            ticks,
+            whole,
+            stage,
+        });
+    }
 }
 
 impl Opened {
     /// The accesses of a time range, in nanoseconds since the recording began; `None` means all of the time. The range is
-    /// extended to whole ticks. Samples that were no accesses are counted for the whole recording only, as their times
-    /// are not recorded.
+    /// extended to whole ticks. Of a large recording it is of a sample until [`Opened::read_exactly`] has been called.
+    /// Samples that were no accesses are counted for the whole recording only, as their times are not recorded.
     ///
     /// # Errors
     /// [`Error::Attribution`].
@@ -110,118 +151,145 @@ impl Opened {
             return Ok(whole);
         };
         let ticks = self.scale.ticks_of(from_ns, to_ns);
-        // Whoever asks for what is being read waits for it.
-        let mut selected = self.selected.lock().expect("nobody panics holding it");
-        selected.retain(|one| Arc::ptr_eq(&one.whole, &whole));
-        if let Some(found) = selected.iter().find(|one| one.ticks == ticks) {
-            return Ok(found.stage.clone());
+        let selections = &self.selections;
+        // Whoever asks for what is being found waits for it.
+        let mut latest = selections.latest.lock().expect("nobody panics holding it");
+        *latest = ticks.clone();
+        if let Some(found) = selections.find(&whole, &ticks) {
+            return Ok(found);
         }
-        let reading = self.reading(&whole, &ticks);
-        let chosen = Chosen {
-            chunks: &reading.chunks,
-            one_in: reading.one_in,
+        let (pass, share) = match &whole.parts.sample {
+            Some(sample) => sample.pass(&self.task(Chosen {
+                chunks: &[],
+                one_in: 1,
+                ticks: ticks.clone(),
+            }))?,
+            None => (self.exact_pass(&whole, &ticks)?, 1.0),
+        };
+        // Before all is read, the sample is of what the page was opened from.
+        let found = stage(&whole, pass, share * whole.share);
+        selections.remember(whole, ticks, found.clone());
+        Ok(found)
+    }
+
+    /// Reads a selection exactly, so that [`Opened::stage_of`] has it. False where it has not: another was asked for since,
+    /// or the recording is still being read.
+    ///
+    /// # Errors
+    /// [`Error::Attribution`].
+    pub fn read_exactly(&self, (from_ns, to_ns): (u64, u64)) -> Result<bool, Error> {
+        let ticks = self.scale.ticks_of(from_ns, to_ns);
+        let selections = &self.selections;
+        let _one = selections.reading.lock().expect("nobody panics holding it");
+        let whole = self.stage();
+        let known = selections.find(&whole, &ticks);
+        if known.is_some_and(|stage| stage.share >= 1.0) {
+            return Ok(true);
+        }
+        let latest = selections.latest.lock().expect("nobody panics holding it");
+        let is_wanted = *latest == ticks && whole.share >= 1.0;
+        drop(latest);
+        if is_wanted {
+            let pass = self.exact_pass(&whole, &ticks)?;
+            let found = stage(&whole, pass, 1.0);
+            selections.remember(whole, ticks, found);
+        }
+        Ok(is_wanted)
+    }
+
+    /// Chunks that have accesses of some ticks.
+    fn chunks_of(&self, whole: &Stage, ticks: &Range<u32>) -> Vec<usize> {
+        let known = whole.parts.read.chunks.iter().enumerate();
+        let has = |of: &Range<u32>| of.start < ticks.end && ticks.start < of.end;
+        known
+            .filter(|(_, chunk)| has(&chunk.ticks))
+            .map(|(number, _)| number)
+            .collect()
+    }
+
+    /// What is in some ticks, of a recording all of which is known: sums of the runs that lie inside, and what is read of
+    /// the other chunks.
+    fn exact_pass(&self, whole: &Stage, ticks: &Range<u32>) -> Result<ChunkPass, Error> {
+        let known = &whole.parts.read;
+        // A chunk without accesses lies inside of anything.
+        let is_inside = |chunk: usize| {
+            let of = &known.chunks[chunk].ticks;
+            of.is_empty() || ticks.start <= of.start && of.end <= ticks.end
+        };
+        let runs = known.runs.iter();
+        let inside: Vec<&Run> = runs
+            .filter(|run| run.chunks.clone().all(is_inside))
+            .collect();
+        let mut others = self.chunks_of(whole, ticks);
+        others.retain(|chunk| !inside.iter().any(|run| run.chunks.contains(chunk)));
+        let task = self.task(Chosen {
+            chunks: &others,
+            one_in: 1,
             ticks: ticks.clone(),
-        };
-        let places = Places {
-            space: &self.space,
-            scale: &self.scale,
-            functions: &self.functions,
-        };
-        let read = AtomicUsize::new(0);
-        let mut pass = pass(&self.recording, places, chosen, None, &read)?;
-        pass.attribution.counts = SampleCounts {
-            samples: pass.rows,
-            accesses: pass.rows,
-            ..SampleCounts::default()
-        };
-        let groups = pass.attribution.objects.iter();
-        let all = &whole.attribution.objects;
-        let numbers = groups.map(|group| number(group, all)).collect();
-        let stage = Arc::new(Stage {
-            attribution: pass.attribution,
-            share: reading.share,
-            store: whole.store.clone(),
-            store_share: whole.store_share,
-            pyramid: whole.pyramid.clone(),
-            timeline: pass.timeline,
-            elsewhere: pass.elsewhere,
-            missing: pass.missing,
-            numbers: Some(numbers),
-            found: StageResults::default(),
         });
-        if selected.len() >= REMEMBERED {
-            selected.remove(0);
-        }
-        selected.push(Selected {
-            ticks,
-            whole,
-            stage: stage.clone(),
-        });
-        Ok(stage)
-    }
-
-    /// Chunks that may have accesses of these ticks; where there are many accesses, a sample evenly spread over them.
-    fn reading(&self, whole: &Stage, ticks: &Range<u32>) -> Reading {
-        let chunks = self.recording.access_chunks();
-        let segments = &whole.store.segments;
-        let is_whole = whole.store_share >= 1.0;
-        // Chunks whose accesses are all where no object is known have no points, and so no known time.
-        let mut may_have = vec![is_whole; chunks];
-        for segment in segments {
-            if let Some(may_have) = may_have.get_mut(segment.chunk) {
-                *may_have = segment.ticks.start < ticks.end && ticks.start < segment.ticks.end;
+        let mut pass = task.run(None, &inside, &AtomicUsize::new(0))?;
+        for chunk in inside.iter().flat_map(|run| run.chunks.clone()) {
+            let chunk = &known.chunks[chunk];
+            if let Some(timeline) = &chunk.timeline {
+                pass.timeline.append(timeline);
             }
+            pass.rows += chunk.rows;
+            pass.elsewhere += chunk.elsewhere;
         }
-        let candidates: Vec<usize> = (0..chunks).filter(|&chunk| may_have[chunk]).collect();
-        let of_chunk = self.recording.access_count() as f64 / chunks.max(1) as f64;
-        let is_few = of_chunk * candidates.len() as f64 <= ACCESSES_AT_ONCE as f64;
-        let wanted = match is_few {
-            true => candidates.len(),
-            false => candidates.len().min(STRATA),
-        };
-        let one_in = match is_few {
-            true => 1,
-            false => ((of_chunk * wanted as f64 / ACCESSES_SAMPLED as f64) as u32).max(1),
-        };
-        let seen = match is_whole || chunks == 0 {
-            true => 1.0,
-            false => segments.len() as f64 / chunks as f64,
-        };
-        // Of nothing, all is read.
-        let read = wanted.max(1) as f64 / candidates.len().max(1) as f64;
-        Reading {
-            share: seen * read / f64::from(one_in),
-            chunks: strata(&candidates, wanted),
-            one_in,
-        }
+        Ok(pass)
     }
 
-    /// Hands over the accesses of a selection, chunk by chunk; returns the share of them that it read, 0 to 1. Chunks
-    /// that can't be read have none, as everywhere.
-    pub(crate) fn for_each_batch(
+    /// Hands over the accesses of a stage, which is of a selection or of all of the time, in several threads: each adds up
+    /// its own. Returns what they found, in no order, and the share of the accesses that it is of, 0 to 1. Of a sample's
+    /// stage and of large recordings as a whole it is the sample; chunks that can't be read have none, as everywhere.
+    pub(crate) fn add_up<T: Default + Send>(
         &self,
+        stage: &Stage,
         selection: Option<(u64, u64)>,
-        mut each: impl FnMut(&AccessBatch),
-    ) -> f64 {
+        columns: ColumnSelection,
+        add: impl Fn(&mut T, &AccessBatch) + Sync,
+    ) -> (Vec<T>, f64) {
         let ticks = match selection {
             Some((from_ns, to_ns)) => self.scale.ticks_of(from_ns, to_ns),
             None => 0..self.scale.ticks,
         };
-        let reading = self.reading(&self.stage(), &ticks);
+        let whole = self.stage();
+        if let Some(sample) = &whole.parts.sample
+            && (stage.share < 1.0 || selection.is_none())
+        {
+            let (batch, share) = sample.batch(&self.scale, &ticks);
+            let mut found = T::default();
+            add(&mut found, &batch);
+            return (vec![found], share * whole.share);
+        }
         let chosen = Chosen {
-            chunks: &reading.chunks,
-            one_in: reading.one_in,
+            chunks: &self.chunks_of(&whole, &ticks),
+            one_in: 1,
             ticks,
         };
-        let mut reader: ChunkReader = self.recording.chunk_reader();
-        let mut batch = AccessBatch::default();
-        for &chunk in chosen.chunks {
-            let columns = nearpage_recording::ColumnSelection::ALL;
-            if reader.read(chunk, columns, &mut batch).is_ok() {
-                chosen.keep(&self.scale, &mut batch);
-                each(&batch);
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut found = T::default();
+            let mut reader = self.recording.chunk_reader();
+            let mut batch = AccessBatch::default();
+            while let Some(&chunk) = chosen.chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if reader.read(chunk, columns, &mut batch).is_ok() {
+                    chosen.keep(&self.scale, &mut batch);
+                    add(&mut found, &batch);
+                }
             }
-        }
-        reading.share
+            found
+        };
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let found = thread::scope(|scope| {
+            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let joined = handles.into_iter().map(|handle| {
+                handle
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            joined.collect()
+        });
+        (found, 1.0)
     }
 }

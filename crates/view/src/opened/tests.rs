@@ -202,7 +202,13 @@ fn without_room_beside_the_recording_pictures_go_with_the_process() {
 
 /// Accesses by thread, as attribution has them of a selection.
 fn selected(opened: &Opened, selection: (u64, u64)) -> Vec<f64> {
+    // A sample first, marked as one.
+    let sampled = opened.stage_of(Some(selection)).expect("found");
+    let is_known = sampled.share >= 1.0;
+    assert!(opened.read_exactly(selection).expect("read"));
     let stage = opened.stage_of(Some(selection)).expect("read");
+    assert_eq!(stage.share, 1.0);
+    assert_eq!(Arc::ptr_eq(&sampled, &stage), is_known);
     let threads = stage.attribution.threads.iter();
     threads
         .map(|thread| thread.loads.count + thread.stores.count)

@@ -1,0 +1,362 @@
+//! Reads chunks of a recording once: into an attribution, points, and what selections of time are found from later.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nearpage_attribution::{
+    AccessChunks, Attributed, Attributor, Input, ObjectIndex, Options, ReadError, RunSums, Search,
+};
+use nearpage_recording::{AccessBatch, ChunkReader, ColumnSelection, Recording};
+
+use super::sample::{Kept, Sample};
+use super::{RUN_CELLS_MAX, RUNS};
+use crate::Error;
+use crate::functions::Functions;
+use crate::point::{Points, Scale};
+use crate::pyramid::{self, Pyramid};
+use crate::space::Space;
+use crate::store::{Builder, Store};
+use crate::timeline::{PARTS, Timeline};
+
+/// Parts of the time of which all chunks' timelines together have at least so many, for each part of a selection's.
+const FINER: usize = 16;
+
+/// Accesses to read: some chunks, one in so many of their accesses, of some ticks.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen<'a> {
+    pub chunks: &'a [usize],
+    pub one_in: u32,
+    pub ticks: Range<u32>,
+}
+
+/// Is a row one of those that one in so many is chosen of, evenly spread, whatever the rows' order repeats?
+pub(super) fn is_one_in(row: usize, one_in: u32) -> bool {
+    // Multiples of the golden ratio, modulo 1.
+    one_in < 2 || (row as u32).wrapping_mul(0x9e37_79b9) < u32::MAX / one_in
+}
+
+impl Chosen<'_> {
+    /// Leaves what was chosen of a chunk.
+    pub fn keep(&self, scale: &Scale, batch: &mut AccessBatch) {
+        let is_all = self.ticks == (0..scale.ticks);
+        if self.one_in < 2 && is_all {
+            return;
+        }
+        batch.retain(|batch, row| {
+            is_one_in(row, self.one_in)
+                && (is_all || self.ticks.contains(&scale.tick(batch.time_ns[row])))
+        });
+    }
+}
+
+/// What is kept of the chunks that were read.
+#[derive(Debug, Default)]
+pub(super) struct PartsRead {
+    /// In order.
+    pub runs: Vec<Run>,
+    /// Of each chunk.
+    pub chunks: Vec<ChunkRead>,
+}
+
+/// Consecutive chunks, and the sums of their accesses.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub chunks: Range<usize>,
+    pub sums: RunSums,
+}
+
+/// What is known of a chunk.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ChunkRead {
+    /// From its first access to behind its last.
+    pub ticks: Range<u32>,
+    pub rows: u64,
+    /// Accesses where no object or module ever was.
+    pub elsewhere: f64,
+    /// Of its own time; none where selections are read.
+    pub timeline: Option<Timeline>,
+}
+
+/// Where a pass puts the points.
+pub(super) struct PointSinks<'a> {
+    pub builder: Builder,
+    pub sums: Option<(pyramid::Builder<'a>, File)>,
+}
+
+/// What came of reading chunks once.
+pub(super) struct ChunkPass {
+    pub attributed: Attributed,
+    pub timeline: Timeline,
+    pub elsewhere: f64,
+    pub rows: u64,
+    pub missing: Vec<String>,
+    pub store: Option<Store>,
+    pub pyramid: Option<Pyramid>,
+    pub parts: PartsRead,
+    pub sample: Option<Sample>,
+}
+
+/// What to read, and all that it takes.
+#[derive(Clone)]
+pub(super) struct Task<'a> {
+    pub recording: &'a Recording,
+    pub index: &'a ObjectIndex,
+    pub space: &'a Space,
+    pub scale: &'a Scale,
+    pub functions: &'a Functions,
+    pub chosen: Chosen<'a>,
+    /// Sums of runs of chunks are kept, and what is known of each chunk.
+    pub keeps_runs: bool,
+    /// Of what is read, one in so many is kept; none: nothing is.
+    pub sample_one_in: Option<u32>,
+}
+
+/// Reads some chunks, all columns, in several threads: attribution takes them, and on the way to it
+/// they become points.
+pub(super) struct Chunks<'a> {
+    task: &'a Task<'a>,
+    points: Points<'a>,
+    kept: Option<PointSinks<'a>>,
+    done: &'a AtomicUsize,
+    seen: Mutex<PassTotals>,
+    sampled: Mutex<Vec<(usize, Kept)>>,
+}
+
+/// What is gathered on the way.
+struct PassTotals {
+    timeline: Timeline,
+    missing: Vec<String>,
+    /// By position among the chosen chunks.
+    chunks: Vec<ChunkRead>,
+}
+
+impl<'a> Chunks<'a> {
+    fn new(task: &'a Task<'a>, kept: Option<PointSinks<'a>>, done: &'a AtomicUsize) -> Self {
+        Self {
+            points: task.points(),
+            kept,
+            done,
+            seen: Mutex::new(PassTotals {
+                timeline: Timeline::new(task.scale, &task.chosen.ticks, PARTS),
+                missing: Vec::new(),
+                chunks: vec![ChunkRead::default(); task.chosen.chunks.len()],
+            }),
+            sampled: Mutex::default(),
+            task,
+        }
+    }
+
+    /// A chunk that can't be read has no accesses, and is told of.
+    fn read(
+        &self,
+        reader: &mut ChunkReader,
+        search: &mut Option<Search<'_>>,
+        chunk: usize,
+        batch: &mut AccessBatch,
+    ) -> Result<(), ReadError> {
+        let Task {
+            recording,
+            scale,
+            chosen,
+            ..
+        } = self.task;
+        let number = chosen.chunks[chunk];
+        if let Err(error) = reader.read(number, ColumnSelection::ALL, batch) {
+            batch.clear();
+            let chunks = recording.access_chunks();
+            let mut seen = self.seen.lock().expect("nobody panics holding it");
+            seen.missing.push(format!(
+                "part {} of {chunks} is left out: {error}",
+                number + 1
+            ));
+        }
+        chosen.keep(scale, batch);
+        let ticks = ticks(scale, batch);
+        let is_kept = self.task.keeps_runs;
+        let mut timeline = match is_kept {
+            true => Timeline::new(scale, &ticks, self.task.chunk_parts()),
+            false => Timeline::new(scale, &chosen.ticks, PARTS),
+        };
+        let mut points = Vec::new();
+        let elsewhere = self.points.of(batch, &mut points);
+        timeline.add(scale, batch, &points);
+        if let Some(kept) = &self.kept {
+            kept.builder.add(number, &mut points)?;
+            if let Some((sums, _)) = &kept.sums {
+                sums.add(&points);
+            }
+        }
+        if let (Some(one_in), Some(search)) = (self.task.sample_one_in, search) {
+            let kept = Kept::of(recording, batch, one_in, search);
+            let mut sampled = self.sampled.lock().expect("nobody panics holding it");
+            sampled.push((chunk, kept));
+        }
+        let mut seen = self.seen.lock().expect("nobody panics holding it");
+        seen.timeline.append(&timeline);
+        seen.chunks[chunk] = ChunkRead {
+            ticks,
+            rows: batch.len() as u64,
+            elsewhere,
+            timeline: is_kept.then_some(timeline),
+        };
+        self.done.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Ticks from the first access of a batch to behind its last.
+fn ticks(scale: &Scale, batch: &AccessBatch) -> Range<u32> {
+    let times = &batch.time_ns;
+    match (times.iter().min(), times.iter().max()) {
+        (Some(&first), Some(&last)) => scale.tick(first)..scale.tick(last).saturating_add(1),
+        _ => 0..0,
+    }
+}
+
+impl AccessChunks for Chunks<'_> {
+    fn chunks(&self) -> usize {
+        self.task.chosen.chunks.len()
+    }
+
+    fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError> {
+        let mut reader = self.task.recording.chunk_reader();
+        let is_sampled = self.task.sample_one_in.is_some();
+        let mut search = is_sampled.then(|| self.task.index.search());
+        move |chunk, batch| self.read(&mut reader, &mut search, chunk, batch)
+    }
+}
+
+impl<'a> Task<'a> {
+    /// How attribution is done, everywhere in the page.
+    pub fn options(&self) -> Options {
+        Options {
+            page_bytes: self.recording.machine.page_bytes,
+            ..Options::default()
+        }
+    }
+
+    pub fn points(&self) -> Points<'a> {
+        Points::new(
+            self.scale,
+            self.functions,
+            self.space,
+            &self.recording.tables,
+            &self.recording.machine,
+        )
+    }
+
+    /// Parts of a chunk's timeline.
+    fn chunk_parts(&self) -> usize {
+        (FINER * PARTS / self.chosen.chunks.len().max(1)).clamp(8, PARTS)
+    }
+
+    /// Reads the chosen chunks, and adds what is known of others.
+    pub fn run(
+        &self,
+        kept: Option<PointSinks<'_>>,
+        known: &[&Run],
+        done: &AtomicUsize,
+    ) -> Result<ChunkPass, Error> {
+        let chunks = Chunks::new(self, kept, done);
+        let input = Input::new(self.recording).through(&chunks);
+        let options = self.options();
+        let attributor = Attributor::new(&input, &options, self.index)?;
+        let positions = runs(self.chosen.chunks, RUNS);
+        let sums = attributor.sums(&positions)?;
+        let number = |position: usize| self.chosen.chunks.get(position).copied().unwrap_or(0);
+        let mut all: Vec<Run> = positions
+            .iter()
+            .zip(sums)
+            .map(|(run, sums)| Run {
+                chunks: number(run.start)..number(run.end - 1) + 1,
+                sums,
+            })
+            .collect();
+        let mut parts = PartsRead::default();
+        if self.keeps_runs {
+            parts.runs = bounded(all.clone());
+        }
+        all.extend(known.iter().map(|&run| run.clone()));
+        all.sort_by_key(|run| run.chunks.start);
+        let attributed = attributor.finish(all.into_iter().map(|run| run.sums));
+        let Chunks {
+            kept,
+            seen,
+            sampled,
+            ..
+        } = chunks;
+        let seen = seen.into_inner().expect("nobody panics holding it");
+        let sampled = sampled.into_inner().expect("nobody panics holding it");
+        let (store, pyramid) = match kept {
+            None => (None, None),
+            Some(PointSinks { builder, sums }) => {
+                let sums = sums.map(|(builder, file)| builder.finish(file));
+                (
+                    Some(builder.finish()),
+                    sums.transpose().map_err(Error::Write)?,
+                )
+            }
+        };
+        parts.chunks = seen.chunks;
+        let sum = |of: fn(&ChunkRead) -> f64| parts.chunks.iter().map(of).sum();
+        Ok(ChunkPass {
+            attributed,
+            timeline: seen.timeline,
+            elsewhere: sum(|chunk| chunk.elsewhere),
+            rows: parts.chunks.iter().map(|chunk| chunk.rows).sum(),
+            missing: seen.missing,
+            store,
+            pyramid,
+            sample: self.sample_one_in.map(|_| Sample::new(sampled)),
+            parts,
+        })
+    }
+}
+
+/// Runs of consecutive ones of these chunks, by position, about so many.
+fn runs(chunks: &[usize], count: usize) -> Vec<Range<usize>> {
+    let most = chunks.len().div_ceil(count).max(1);
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for position in 0..chunks.len() {
+        match runs.last_mut() {
+            Some(run) if run.len() < most && chunks[position - 1] + 1 == chunks[position] => {
+                run.end = position + 1;
+            }
+            _ => runs.push(position..position + 1),
+        }
+    }
+    runs
+}
+
+/// Puts neighbours together until all have few enough cells.
+fn bounded(mut runs: Vec<Run>) -> Vec<Run> {
+    while runs.len() > 1 && runs.iter().map(|run| run.sums.cells()).sum::<usize>() > RUN_CELLS_MAX {
+        let mut fewer: Vec<Run> = Vec::new();
+        for (number, run) in runs.into_iter().enumerate() {
+            match fewer.last_mut() {
+                Some(before) if number % 2 == 1 => {
+                    before.chunks.end = run.chunks.end;
+                    before.sums.append(run.sums);
+                }
+                _ => fewer.push(run),
+            }
+        }
+        runs = fewer;
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_of_consecutive_chunks() {
+        assert_eq!(runs(&[], 4), []);
+        assert_eq!(runs(&[0, 1, 2, 3, 4], 2), [0..3, 3..5]);
+        assert_eq!(runs(&[3, 4, 5, 20, 21], 1), [0..3, 3..5]);
+        assert_eq!(runs(&[1, 5, 9], 16), [0..1, 1..2, 2..3]);
+    }
+}

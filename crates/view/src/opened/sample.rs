@@ -1,0 +1,152 @@
+//! A sample of the accesses of all chunks, kept in memory with the object of each: what is first shown of a part of the
+//! recording's time is found in it, without reading or searching.
+
+use std::ops::Range;
+use std::thread;
+
+use nearpage_attribution::{Attributor, Input, RunSums, Search};
+use nearpage_recording::{AccessBatch, ObjectId, Recording};
+
+use super::pass::{ChunkPass, PartsRead, Task, is_one_in};
+use crate::Error;
+use crate::point::Scale;
+use crate::timeline::{PARTS, Timeline};
+
+/// Accesses, and the object that each is of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kept {
+    batch: AccessBatch,
+    objects: Vec<Option<ObjectId>>,
+    /// How many they are of.
+    rows: u64,
+}
+
+impl Kept {
+    /// One in so many of a chunk, in order of time.
+    pub fn of(
+        recording: &Recording,
+        batch: &AccessBatch,
+        one_in: u32,
+        search: &mut Search<'_>,
+    ) -> Self {
+        let mut rows: Vec<usize> = (0..batch.len())
+            .filter(|&row| is_one_in(row, one_in))
+            .collect();
+        rows.sort_by_key(|&row| batch.time_ns[row]);
+        let threads = &recording.tables.threads;
+        let mut kept = Self {
+            rows: batch.len() as u64,
+            ..Self::default()
+        };
+        for row in rows {
+            let thread = threads.get(batch.thread[row].0 as usize);
+            let found = thread
+                .and_then(|thread| search.find(thread.pid, batch.time_ns[row], batch.address[row]));
+            kept.batch.push(batch.get(row));
+            kept.objects.push(found.map(|found| found.object));
+        }
+        kept
+    }
+}
+
+/// The sample, chunk by chunk.
+#[derive(Debug)]
+pub(super) struct Sample {
+    chunks: Vec<Kept>,
+}
+
+impl Sample {
+    /// Of chunks by their positions.
+    pub fn new(mut chunks: Vec<(usize, Kept)>) -> Self {
+        chunks.sort_by_key(|(position, _)| *position);
+        Self {
+            chunks: chunks.into_iter().map(|(_, kept)| kept).collect(),
+        }
+    }
+
+    /// Share of the accesses of the chunks that it is from, 0 to 1.
+    fn share(&self) -> f64 {
+        let (kept, all) = self.chunks.iter().fold((0, 0), |(kept, all), chunk| {
+            (kept + chunk.batch.len() as u64, all + chunk.rows)
+        });
+        kept as f64 / all.max(1) as f64
+    }
+
+    /// Its accesses of some ticks, in so many parts of about the same size.
+    fn of(&self, scale: &Scale, ticks: &Range<u32>, parts: usize) -> Vec<Kept> {
+        let is_in = |time_ns: u64| ticks.contains(&scale.tick(time_ns));
+        let mut found: Vec<Kept> = Vec::new();
+        let in_part = self.chunks.len().div_ceil(parts.max(1)).max(1);
+        for chunks in self.chunks.chunks(in_part) {
+            let mut part = Kept::default();
+            for chunk in chunks {
+                for (row, object) in chunk.objects.iter().enumerate() {
+                    if is_in(chunk.batch.time_ns[row]) {
+                        part.batch.push(chunk.batch.get(row));
+                        part.objects.push(*object);
+                    }
+                }
+            }
+            found.push(part);
+        }
+        found
+    }
+
+    /// What a pass over the task's ticks would find, from the sample alone; and its share of the accesses.
+    pub fn pass(&self, task: &Task<'_>) -> Result<(ChunkPass, f64), Error> {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let ticks = &task.chosen.ticks;
+        let kept = self.of(task.scale, ticks, threads);
+        let input = Input::new(task.recording);
+        let options = task.options();
+        let attributor = Attributor::new(&input, &options, task.index)?;
+        let points = task.points();
+        let work = |kept: &Kept| -> (RunSums, Timeline, f64) {
+            let mut timeline = Timeline::new(task.scale, ticks, PARTS);
+            let mut found = Vec::new();
+            let elsewhere = points.of(&kept.batch, &mut found);
+            timeline.add(task.scale, &kept.batch, &found);
+            (
+                attributor.sums_of(&kept.batch, &kept.objects),
+                timeline,
+                elsewhere,
+            )
+        };
+        let results: Vec<_> = thread::scope(|scope| {
+            let handles: Vec<_> = kept.iter().map(|kept| scope.spawn(|| work(kept))).collect();
+            handles
+                .into_iter()
+                .map(|handle| {
+                    handle
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect()
+        });
+        let (mut timeline, mut elsewhere) = (Timeline::new(task.scale, ticks, PARTS), 0.0);
+        let mut sums = Vec::new();
+        for (part, times, places) in results {
+            sums.push(part);
+            timeline.append(&times);
+            elsewhere += places;
+        }
+        let pass = ChunkPass {
+            attributed: attributor.finish(sums),
+            timeline,
+            elsewhere,
+            rows: kept.iter().map(|kept| kept.batch.len() as u64).sum(),
+            missing: Vec::new(),
+            store: None,
+            pyramid: None,
+            parts: PartsRead::default(),
+            sample: None,
+        };
+        Ok((pass, self.share()))
+    }
+
+    /// Its accesses of some ticks, and its share of the accesses.
+    pub fn batch(&self, scale: &Scale, ticks: &Range<u32>) -> (AccessBatch, f64) {
+        let kept = self.of(scale, ticks, 1).pop().unwrap_or_default();
+        (kept.batch, self.share())
+    }
+}

@@ -1,0 +1,94 @@
+//! `screenshots ADDRESS FOLDER [WIDTH…]`: every view of what `nearpage view --no-open` shows at an address, at 800, 1280 and
+//! 2560 pixels or the given widths, in both schemes, as PNG, to be looked at. Says which views are wider than the window,
+//! and which tables scroll sideways.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use nearpage_tests::Browser;
+
+/// Names for files, and where in the page they are.
+const VIEWS: [(&str, &str); 12] = [
+    ("summary", "summary"),
+    ("objects", "objects"),
+    ("objects-by-function", "objects&group=in"),
+    ("object", "object&object=0"),
+    ("flame", "flame"),
+    ("source", "source"),
+    ("space", "space"),
+    ("threads", "threads"),
+    ("machine", "machine"),
+    ("plan", "plan"),
+    ("simulation", "simulation&simulation=0"),
+    ("live", "live&log=0&follow=0"),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [address, folder, widths @ ..] = &arguments[..] else {
+        eprintln!("usage: screenshots ADDRESS FOLDER [WIDTH…]");
+        return ExitCode::FAILURE;
+    };
+    let widths: Vec<u32> = match widths {
+        [] => vec![800, 1280, 2560],
+        widths => widths
+            .iter()
+            .map(|width| width.parse().expect("a width in pixels"))
+            .collect(),
+    };
+    let folder = Path::new(folder);
+    fs::create_dir_all(folder).expect("the folder is writable");
+    let profile = std::env::temp_dir().join(format!("screenshots-{}", std::process::id()));
+    fs::create_dir_all(&profile).expect("the temporary folder is writable");
+    let mut browser = Browser::start(&profile);
+    browser.open(address);
+    browser.wait("document.querySelector('main')?.dataset.view !== undefined");
+    let has = |browser: &mut Browser, name: &str| {
+        let words = format!(
+            "[...document.querySelectorAll('nav a')].some(link => link.textContent.startsWith('{name}'))"
+        );
+        browser.value(&words) == true
+    };
+    for (name, place) in VIEWS {
+        let offered = match name {
+            "simulation" => has(&mut browser, "Simulation"),
+            "live" => has(&mut browser, "Online"),
+            _ => has(&mut browser, "Summary"),
+        };
+        if !offered {
+            continue;
+        }
+        for &width in &widths {
+            for theme in ["light", "dark"] {
+                browser.size(width, 900);
+                browser.value("delete document.querySelector('main').dataset.view");
+                browser.value(&format!("location.hash = 'view={place}&theme={theme}'"));
+                browser.wait("document.querySelector('main').dataset.view !== undefined");
+                browser.drawn();
+                let height = browser.value("document.documentElement.scrollHeight");
+                browser.size(
+                    width,
+                    height.as_u64().unwrap_or(900).clamp(900, 4000) as u32,
+                );
+                browser.drawn();
+                let wide = browser.value(
+                    "[document.documentElement, ...document.querySelectorAll('.table')] \
+                     .filter(one => one.scrollWidth > one.clientWidth) \
+                     .map(one => one.getAttribute('aria-label') ?? 'the page').join(', ')",
+                );
+                if wide != "" {
+                    println!("{name} at {width}: scrolls sideways: {wide}");
+                }
+                let file = folder.join(format!("{name}-{width}-{theme}.png"));
+                fs::write(file, browser.screenshot()).expect("the folder is writable");
+            }
+        }
+    }
+    for complaint in &browser.complaints {
+        println!("{complaint}");
+    }
+    drop(browser);
+    let _ = fs::remove_dir_all(&profile);
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,203 @@
+//! The page under fingers, on narrow windows and on paper; lines that lie on each other.
+
+use serde_json::{Value, json};
+
+use crate::viewed::{Page, SOLVER, recorded};
+
+/// Fingers at these places, for each step.
+fn fingers(page: &mut Page, steps: &[&[(f64, f64)]]) {
+    let mut kind = "touchStart";
+    for places in steps {
+        let points: Vec<Value> = places
+            .iter()
+            .enumerate()
+            .map(|(id, (x, y))| json!({ "x": x, "y": y, "id": id }))
+            .collect();
+        page.browser.call(
+            "Input.dispatchTouchEvent",
+            json!({ "type": kind, "touchPoints": points }),
+        );
+        kind = "touchMove";
+    }
+    page.browser.call(
+        "Input.dispatchTouchEvent",
+        json!({ "type": "touchEnd", "touchPoints": [] }),
+    );
+}
+
+/// Left, top, width and height of an element.
+fn place(page: &mut Page, selector: &str) -> [f64; 4] {
+    let found = page.browser.value(&format!(
+        "(() => {{ const one = document.querySelector('{selector}'); one.scrollIntoView({{ block: 'center' }}); \
+         const box = one.getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; }})()"
+    ));
+    [0, 1, 2, 3].map(|at| found[at].as_f64().expect("a number"))
+}
+
+/// Bytes of an object that are in sight, by the address; none: all.
+fn in_sight(page: &mut Page) -> Option<f64> {
+    let range = page.browser.value(
+        "['from', 'to'].map((name) => Number(new URLSearchParams(location.hash.slice(1)).get(name)))",
+    );
+    let [from, to] = [0, 1].map(|at| range[at].as_f64().unwrap_or(0.0));
+    (to > from).then_some(to - from)
+}
+
+#[test]
+fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
+    let mut page = Page::new(recorded("touch"), &[SOLVER], "view=object&object=0");
+    page.browser.call(
+        "Emulation.setTouchEmulationEnabled",
+        json!({ "enabled": true, "maxTouchPoints": 2 }),
+    );
+    page.browser.drawn();
+    // A tap says what is there, and stays.
+    let [x, y, width, height] = place(&mut page, "main figure.plot canvas");
+    let at = (x + width / 2.0, y + height / 2.0);
+    fingers(&mut page, &[&[at]]);
+    page.says("main .readout", "openmp");
+    // One finger frames what is zoomed to.
+    let y = y + 20.0;
+    fingers(
+        &mut page,
+        &[
+            &[(x + 300.0, y)],
+            &[(x + 420.0, y + 2.0)],
+            &[(x + 500.0, y + 4.0)],
+        ],
+    );
+    page.browser.wait("location.hash.includes('from=')");
+    page.browser.drawn();
+    let framed = in_sight(&mut page).expect("a part");
+    // Two fingers that come together show more.
+    let [x, y, ..] = place(&mut page, "main figure.plot canvas");
+    let y = y + 30.0;
+    fingers(
+        &mut page,
+        &[
+            &[(x + 400.0, y)],
+            &[(x + 400.0, y), (x + 600.0, y)],
+            &[(x + 450.0, y), (x + 550.0, y)],
+        ],
+    );
+    page.browser.drawn();
+    let more = in_sight(&mut page).unwrap_or(f64::INFINITY);
+    assert!(more > 1.5 * framed, "{framed} bytes, then {more}");
+    // Along the strip a time is selected.
+    let [x, y, width, height] = place(&mut page, "figure.whole-time canvas");
+    let y = y + height / 3.0;
+    fingers(
+        &mut page,
+        &[
+            &[(x + width * 0.4, y)],
+            &[(x + width * 0.5, y)],
+            &[(x + width * 0.7, y)],
+        ],
+    );
+    page.browser.wait("location.hash.includes('since=')");
+    page.browser.drawn();
+
+    // At 800 pixels nothing is to be scrolled sideways, in any view.
+    page.browser.size(800, 900);
+    let mut wide = Vec::new();
+    for view in [
+        "summary",
+        "objects",
+        "object&object=0",
+        "flame",
+        "source",
+        "space",
+        "threads",
+        "machine",
+        "plan",
+    ] {
+        page.go(view);
+        page.browser.wait(
+            "document.querySelector('#saving')?.textContent.includes('Working out') !== true",
+        );
+        let found = page.browser.value(
+            "[document.documentElement, ...document.querySelectorAll('.table')] \
+             .filter(one => one.scrollWidth > one.clientWidth).map(one => one.getAttribute('aria-label') ?? 'the page')",
+        );
+        if found != json!([]) {
+            wide.push((view, found));
+        }
+    }
+    assert!(wide.is_empty(), "scrolls sideways: {wide:?}");
+
+    // Paper has the tables and pictures, dark on light, and nothing to press.
+    page.go("objects&theme=dark");
+    page.browser
+        .call("Emulation.setEmulatedMedia", json!({ "media": "print" }));
+    page.browser
+        .value("window.dispatchEvent(new Event('beforeprint'))");
+    page.browser.drawn();
+    let shown = page.browser.value(
+        "['nav', 'main .tools', '#theme', 'main table', 'figure.whole-time canvas'] \
+         .map(one => document.querySelector(one)?.checkVisibility() ?? false)",
+    );
+    assert_eq!(shown, json!([false, false, false, true, true]));
+    assert_eq!(
+        page.browser
+            .value("getComputedStyle(document.body).backgroundColor"),
+        "rgb(255, 255, 255)"
+    );
+    let printed = page.browser.call(
+        "Page.printToPDF",
+        json!({ "printBackground": true, "transferMode": "ReturnAsBase64" }),
+    );
+    assert!(printed["data"].as_str().expect("base64").len() > 10_000);
+    page.browser
+        .value("window.dispatchEvent(new Event('afterprint'))");
+    page.browser
+        .wait("document.documentElement.dataset.theme === 'dark'");
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
+}
+
+/// Pixels of a picture that have the colours of its legend, in the legend's order.
+fn pixels_by_colour(page: &mut Page, title: &str) -> Vec<u64> {
+    let found = page.browser.value(&format!(
+        "(() => {{ const plot = [...document.querySelectorAll('figure')].find(plot => plot.querySelector('h3').textContent === '{title}'); \
+         const canvas = plot.querySelector('canvas'); \
+         const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data; \
+         return [...plot.querySelectorAll('.legend i')].map(one => {{ \
+           const [r, g, b] = getComputedStyle(one).backgroundColor.match(/\\d+/g).map(Number); let sum = 0; \
+           for (let at = 0; at < pixels.length; at += 4) \
+             if (Math.abs(pixels[at] - r) + Math.abs(pixels[at + 1] - g) + Math.abs(pixels[at + 2] - b) < 12) sum += 1; \
+           return sum; }}); }})()"
+    ));
+    let found = found.as_array().expect("numbers");
+    found.iter().filter_map(Value::as_u64).collect()
+}
+
+#[test]
+fn lines_that_lie_on_each_other_are_all_seen() {
+    let case = recorded("coinciding");
+    let mut simulation: Value =
+        serde_json::from_str(include_str!("simulation.json")).expect("JSON");
+    // Three policies that did the same.
+    let results = simulation["results"].as_array_mut().expect("results");
+    results.truncate(1);
+    for name in ["second", "third"] {
+        let mut other = results[0].clone();
+        other["policy"] = name.into();
+        results.push(other);
+    }
+    case.write("same.json", &simulation.to_string());
+    let mut page = Page::new(case, &["same.json"], "view=simulation&simulation=0");
+    page.says("main", "Over time");
+    page.browser.drawn();
+    let seen = pixels_by_colour(&mut page, "Over time");
+    let all: u64 = seen.iter().sum();
+    assert_eq!(seen.len(), 3);
+    assert!(
+        seen.iter().all(|&pixels| pixels * 10 > all),
+        "each has a tenth of what is drawn: {seen:?}"
+    );
+    // One legend in each picture, and notes as a list.
+    assert_eq!(
+        page.browser.value("[...document.querySelectorAll('figure')].every(plot => plot.querySelectorAll('.legend').length === 1)"),
+        true
+    );
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
+}
