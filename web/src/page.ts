@@ -210,9 +210,16 @@ async function start(): Promise<void> {
   window.addEventListener("hashchange", () => draw(latest).catch(fail));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { repaint(); draw(latest).catch(fail); });
   // Paper is light.
-  let worn: string | undefined;
-  window.addEventListener("beforeprint", () => { worn = document.documentElement.dataset.theme; dress("light"); });
-  window.addEventListener("afterprint", () => dress(worn ?? ""));
+  let worn: string | null = null;
+  window.addEventListener("beforeprint", () => {
+    // Browsers say so for the preview and again for the paper.
+    worn ??= document.documentElement.dataset.theme ?? "";
+    dress("light");
+  });
+  window.addEventListener("afterprint", () => {
+    if (worn !== null) dress(worn);
+    worn = null;
+  });
   await draw(open);
 }
 

@@ -148,11 +148,6 @@ impl Functions {
         slot
     }
 
-    /// Which instruction an address in a process's memory is.
-    pub(crate) fn instruction(&self, pid: u32, address: u64) -> Instruction {
-        self.code.find(pid, address)
-    }
-
     /// Where in the program's source it is.
     pub(crate) fn code_place(&self, instruction: Instruction) -> CodePlace {
         code_place(&mut self.symbols(), instruction)

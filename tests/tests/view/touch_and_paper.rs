@@ -130,7 +130,7 @@ fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
     page.browser
         .call("Emulation.setEmulatedMedia", json!({ "media": "print" }));
     page.browser
-        .value("window.dispatchEvent(new Event('beforeprint'))");
+        .value("window.dispatchEvent(new Event('beforeprint')), 0");
     page.browser.drawn();
     let shown = page.browser.value(
         "['nav', 'main .tools', '#theme', 'main table', 'figure.whole-time canvas'] \
@@ -147,8 +147,9 @@ fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
         json!({ "printBackground": true, "transferMode": "ReturnAsBase64" }),
     );
     assert!(printed["data"].as_str().expect("base64").len() > 10_000);
+    // The browser announced another print before this one was over.
     page.browser
-        .value("window.dispatchEvent(new Event('afterprint'))");
+        .value("window.dispatchEvent(new Event('afterprint')), 0");
     page.browser
         .wait("document.documentElement.dataset.theme === 'dark'");
     assert_eq!(page.browser.complaints, Vec::<String>::new());
