@@ -183,15 +183,7 @@ impl Session {
                 selection.is_some(),
             ))),
             "objects" => Ok(json_answer(&brief(opened, &*selected()?))),
-            "object" => {
-                let number = question.number("number")? as usize;
-                let stage = selected()?;
-                let position = stage.position(number);
-                let found = position.and_then(|position| one(opened, &stage, position));
-                found
-                    .map(json_text)
-                    .ok_or_else(|| Answer::error(404, format!("no object {number}")))
-            }
+            "object" | "matrix" => object(opened, &*selected()?, question),
             "lines" => {
                 let stage = selected()?;
                 let lines = &stage.found.lines;
@@ -208,17 +200,6 @@ impl Session {
                 ))
             }
             "flame" | "functions" | "code" => self.costs(opened, &*selected()?, question),
-            "matrix" => {
-                let object = question.number("object")? as usize;
-                let stage = selected()?;
-                let position = stage.position(object);
-                let group = position.and_then(|at| stage.attribution.objects.get(at));
-                let group =
-                    group.ok_or_else(|| Answer::error(404, format!("no object {object}")))?;
-                let whole =
-                    |name| Ok::<u32, Answer>(question.number(name)?.min(u32::MAX.into()) as u32);
-                json(matrix(group, whole("from")?, whole("to")?, whole("bins")?))
-            }
             "picture" => picture(opened, &stage, question),
             "value" => {
                 let value = ValueAt::new(opened.sources(&stage), &asked(question)?);
@@ -396,6 +377,26 @@ fn report(opened: &Opened, stage: &Stage) -> Answer {
         )
     });
     json_text(text.clone())
+}
+
+/// An object, or which thread uses which of its pages.
+fn object(opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer, Answer> {
+    let number = question.number("object")? as usize;
+    let absent = || Answer::error(404, format!("no object {number}"));
+    let position = stage.position(number).ok_or_else(absent)?;
+    if question.path == "object" {
+        return one(opened, stage, position)
+            .map(json_text)
+            .ok_or_else(absent);
+    }
+    let group = stage.attribution.objects.get(position).ok_or_else(absent)?;
+    let whole = |name| Ok::<u32, Answer>(question.number(name)?.min(u32::MAX.into()) as u32);
+    Ok(json_answer(&matrix(
+        group,
+        whole("from")?,
+        whole("to")?,
+        whole("bins")?,
+    )))
 }
 
 fn asked(question: &Question) -> Result<Frame, Answer> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 use nearpage_attribution::{Attributed, Attribution, CodeUse, ObjectIndex};
 use nearpage_recording::{AccessBatch, ColumnSelection, Recording};
 
-use self::pass::{Chosen, PartsRead, PointSinks, Task};
+use self::pass::{Chosen, ChunkPass, PartsRead, PointSinks, Task};
 use self::sample::Sample;
 use self::selection::Selections;
 use crate::Error;
@@ -66,6 +66,33 @@ pub struct Stage {
     pub(crate) found: StageResults,
     /// What selections are found from; nothing in that of a selection.
     parts: Parts,
+}
+
+/// Points, the share of the chunks that they are from, and sums of them.
+type Pictures = (Arc<Store>, f64, Option<Arc<Pyramid>>);
+
+impl Stage {
+    /// What a pass found in a share of the accesses.
+    fn new(pass: ChunkPass, share: f64, (store, store_share, pyramid): Pictures) -> Self {
+        let Attributed { attribution, code } = pass.attributed;
+        Self {
+            attribution,
+            code,
+            share,
+            store,
+            store_share,
+            pyramid,
+            timeline: pass.timeline,
+            elsewhere: pass.elsewhere,
+            missing: pass.missing,
+            numbers: None,
+            found: StageResults::default(),
+            parts: Parts {
+                read: pass.parts,
+                sample: pass.sample,
+            },
+        }
+    }
 }
 
 /// What was found in a stage, once it was asked for.
@@ -166,37 +193,21 @@ impl Opened {
             builder: Builder::new(&scale, None),
             sums: None,
         };
-        let pass = task.run(Some(kept), &[], &read)?;
+        let mut pass = task.run(Some(kept), &[], &read)?;
         let share = if whole {
             1.0
         } else {
             pass.rows as f64 / recording.access_count().max(1) as f64
         };
-        let Attributed { attribution, code } = pass.attributed;
-        let mut stage = Stage {
-            share,
-            store: Arc::new(pass.store.unwrap_or_default()),
-            store_share: share,
-            pyramid: None,
-            attribution,
-            code,
-            timeline: pass.timeline,
-            elsewhere: pass.elsewhere,
-            missing: pass.missing,
-            numbers: None,
-            found: StageResults::default(),
-            parts: Parts {
-                read: pass.parts,
-                sample: pass.sample,
-            },
+        let cached = match whole {
+            true => None,
+            false => Cache::new(&recording, &scale, &functions).open(&scale),
         };
-        if !whole
-            && let Some((store, sums)) = Cache::new(&recording, &scale, &functions).open(&scale)
-        {
-            stage.store = Arc::new(store);
-            stage.store_share = 1.0;
-            stage.pyramid = Some(Arc::new(sums));
-        }
+        let pictures = match cached {
+            Some((store, sums)) => (Arc::new(store), 1.0, Some(Arc::new(sums))),
+            None => (Arc::new(pass.store.take().unwrap_or_default()), share, None),
+        };
+        let stage = Stage::new(pass, share, pictures);
         Ok(Self {
             recording,
             space,
@@ -285,24 +296,7 @@ impl Opened {
             }
             (store, pass.pyramid.take().map(Arc::new))
         };
-        let Attributed { attribution, code } = pass.attributed;
-        let stage = Stage {
-            attribution,
-            code,
-            share: 1.0,
-            store,
-            store_share: 1.0,
-            pyramid,
-            timeline: pass.timeline,
-            elsewhere: pass.elsewhere,
-            missing: pass.missing,
-            numbers: None,
-            found: StageResults::default(),
-            parts: Parts {
-                read: pass.parts,
-                sample: pass.sample,
-            },
-        };
+        let stage = Stage::new(pass, 1.0, (store, 1.0, pyramid));
         *self.stage.write().expect("nobody panics holding it") = Arc::new(stage);
         Ok(())
     }

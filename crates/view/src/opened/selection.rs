@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use nearpage_attribution::{Attributed, ObjectGroup};
+use nearpage_attribution::ObjectGroup;
 use nearpage_recording::{AccessBatch, ColumnSelection, SampleCounts};
 
 use super::pass::{Chosen, ChunkPass, Run};
-use super::{Opened, Parts, Stage, StageResults};
+use super::{Opened, Parts, Stage};
 use crate::Error;
 use crate::costs::Costs;
 
@@ -89,29 +89,24 @@ fn numbers(groups: &[ObjectGroup], all: &[ObjectGroup]) -> Vec<Option<usize>> {
 
 /// What was found in a part of the time.
 fn stage(whole: &Stage, pass: ChunkPass, share: f64) -> Arc<Stage> {
-    let Attributed {
-        mut attribution,
-        code,
-    } = pass.attributed;
-    attribution.counts = SampleCounts {
-        samples: pass.rows,
-        accesses: pass.rows,
+    let rows = pass.rows;
+    let pictures = (
+        whole.store.clone(),
+        whole.store_share,
+        whole.pyramid.clone(),
+    );
+    let mut stage = Stage::new(pass, share, pictures);
+    stage.parts = Parts::default();
+    stage.attribution.counts = SampleCounts {
+        samples: rows,
+        accesses: rows,
         ..SampleCounts::default()
     };
-    Arc::new(Stage {
-        numbers: Some(numbers(&attribution.objects, &whole.attribution.objects)),
-        attribution,
-        code,
-        share,
-        store: whole.store.clone(),
-        store_share: whole.store_share,
-        pyramid: whole.pyramid.clone(),
-        timeline: pass.timeline,
-        elsewhere: pass.elsewhere,
-        missing: pass.missing,
-        found: StageResults::default(),
-        parts: Parts::default(),
-    })
+    stage.numbers = Some(numbers(
+        &stage.attribution.objects,
+        &whole.attribution.objects,
+    ));
+    Arc::new(stage)
 }
 
 impl Selections {
