@@ -184,7 +184,7 @@ fn lines_that_lie_on_each_other_are_all_seen() {
         other["policy"] = name.into();
         results.push(other);
     }
-    case.write("same.json", &simulation.to_string());
+    case.write("same.json", simulation.to_string());
     let mut page = Page::new(case, &["same.json"], "view=simulation&simulation=0");
     page.says("main", "Over time");
     page.browser.drawn();
