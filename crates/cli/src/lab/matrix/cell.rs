@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearpage_runner::{Error, LabOptions, LabStream, lab};
+use nearpage_runner::{Error, LabOptions, LabStream, ModelledFrom, lab};
 use serde::{Deserialize, Serialize};
 
 use super::file::MatrixFile;
@@ -100,8 +100,8 @@ impl Spec {
             memory_mib: self.memory_mib,
             kernel: None,
             share: None,
-            whole: false,
-            exact_interrupts: false,
+            modelled_from: ModelledFrom::Command,
+            warm_up_instructions: 0,
             seed: self.seed,
             boot_limit: Duration::from_secs_f64(file.boot_limit_s.unwrap_or(BOOT_LIMIT_S)),
             time_limit: file.time_limit_s.map(Duration::from_secs_f64),
