@@ -26,6 +26,7 @@
 //!   A store to a copied page doubles the cost of the page's copies. Its cost beyond that of a move is expected as often
 //!   as copies have met a store so far ([`risk`]): a copy has to save, and the budget to allow, so much more.
 
+mod measured_cost;
 mod migration_budget;
 mod parameters;
 mod propose;
@@ -36,6 +37,7 @@ use nearpage_recording::{AccessKind, ThreadIndex};
 
 pub use self::parameters::{AutoParameters, MemoryTimes};
 
+use self::measured_cost::MeasuredCost;
 use self::migration_budget::MigrationBudget;
 use self::parameters::Costs;
 use self::propose::Proposal;
@@ -52,6 +54,8 @@ const NONE: u8 = u8::MAX;
 const LANES: usize = 4;
 /// What a page that goes back costs, in moves: the move, and as much that it lost before.
 const BACK_MOVES: f64 = 2.0;
+/// Distance of a node's own memory in the firmware's table (ACPI SLIT).
+const LOCAL_DISTANCE: f64 = 10.0;
 /// A page's cost is doubled so often at the most.
 const DOUBLINGS_MAX: u8 = 16;
 
@@ -93,7 +97,11 @@ pub struct Auto {
     every: f64,
     check_ns: u64,
     errors: f64,
+    /// Of moving a page: as it is known beforehand, then as moves have shown.
     cost_ns: f64,
+    measured_cost: MeasuredCost,
+    /// Pages that are away from their first node.
+    away: u32,
     replication: bool,
     risk: Risk,
     /// `[CPU's node × wait_ns.len() + memory's node]`.
@@ -174,6 +182,8 @@ impl Auto {
             check_ns,
             errors: errors as f64,
             cost_ns,
+            measured_cost: MeasuredCost::new(cost_ns),
+            away: 0,
             replication: replication != 0,
             risk: Risk::new(collapse_ns, collapse_permille as f64 / 1000.0),
             latency_ns: by_lane_ns,
@@ -194,6 +204,23 @@ impl Auto {
             threads: (move_threads != 0)
                 .then(|| Threads::new(nodes, setting.cpus_per_node, refill)),
         })
+    }
+
+    /// The same where memory is so far away by the firmware's distances, 10 for a node's own: `remote_ns` is what a
+    /// reference to memory twice as far away as that stands to save. A table of another size says nothing.
+    #[must_use]
+    pub fn with_distances(mut self, distance: &[Vec<u32>]) -> Self {
+        let nodes = self.nodes;
+        if distance.len() != nodes || distance.iter().any(|row| row.len() != nodes) {
+            return self;
+        }
+        for (node, row) in distance.iter().enumerate() {
+            for (memory, &distance) in row.iter().enumerate().filter(|(at, _)| *at != node) {
+                let farther = 1.0 - LOCAL_DISTANCE / f64::from(distance.max(10));
+                self.latency_ns[node * self.wait_ns.len() + memory] *= 2.0 * farther;
+            }
+        }
+        self
     }
 
     /// Unloaded time of a reference from a node to memory on another.
@@ -344,8 +371,12 @@ impl Auto {
     /// A page is away from its first node now, or is not; what is away has its way back held in reserve.
     fn set_away(&mut self, page: u32, away: bool) {
         let was = std::mem::replace(&mut self.pages[page as usize].away, away);
-        self.migration_budget.reserve_ns +=
-            BACK_MOVES * self.cost_ns * (f64::from(u8::from(away)) - f64::from(u8::from(was)));
+        self.away = self.away + u32::from(away) - u32::from(was);
+        self.reserve();
+    }
+
+    fn reserve(&mut self) {
+        self.migration_budget.reserve_ns = BACK_MOVES * self.cost_ns * f64::from(self.away);
     }
 
     /// Waits from the load: Pollaczek and Khinchine's for equal service, no longer than the service of
@@ -441,6 +472,10 @@ impl OnlinePolicy for Auto {
         self.one_runs = running.count() == 1;
         self.migration_budget
             .end_epoch(epoch.duration_ns, epoch.threads);
+        let more_ns = self.measured_cost.take(epoch.moves, epoch.move_ns);
+        self.migration_budget.lose(more_ns);
+        self.cost_ns = self.measured_cost.page_ns();
+        self.reserve();
         let homes = epoch.threads.iter().map(|thread| 1 << thread.node);
         // Where no threads are told, they may be anywhere.
         self.inhabited = homes
