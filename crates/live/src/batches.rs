@@ -118,7 +118,7 @@ impl Batches {
         self.last = pages;
         self.allowance -= pages as f64 * page_bytes as f64;
         self.quickest_ns *= QUICKEST_GROWTH;
-        if pages < FEW_PAGES {
+        if pages < FEW_PAGES || self.quickest_ns.is_finite() {
             self.quickest_ns = self.quickest_ns.min(elapsed_ns as f64);
         }
         self.slow_most = match elapsed_ns as f64 <= 2.0 * self.quickest_ns {

@@ -353,6 +353,7 @@ mod tests {
             nodes: vec![0, 2],
             memory_nodes: 0b11,
             cpus_per_node: 1,
+            distance: Vec::new(),
             clock_mhz: 1000,
             pages: 10,
             page_bytes: 4096,
@@ -465,7 +466,7 @@ mod tests {
             ("{}\n".to_owned(), "x, line 1: not a log of nearpage live"),
             (
                 line(&version),
-                "x, line 1: a log of version 9; this nearpage reads versions up to 2",
+                "x, line 1: a log of version 9; this nearpage reads versions up to 3",
             ),
             (line(&policy), "x, line 1: no policy `best`"),
             (

@@ -53,8 +53,9 @@ pub struct Lab {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Research")]
     pub seed: u32,
     /// Limit for the guest's boot, in processor time, so that a busy host does not matter; ten times that by the clock
-    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = values::seconds)]
-    pub boot_limit: f64,
+    /// [default: 60 and 20 for each CPU]
+    #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
+    pub boot_limit: Option<f64>,
     /// Limit for the command's run, by this host's clock [default: none]
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
     pub time_limit: Option<f64>,

@@ -74,7 +74,7 @@ pub fn main(arguments: Lab) -> anyhow::Result<ExitCode> {
         },
         warm_up_instructions: arguments.warm_up,
         seed: arguments.seed,
-        boot_limit: Duration::from_secs_f64(arguments.boot_limit),
+        boot_limit: arguments.boot_limit.map(Duration::from_secs_f64),
         time_limit: arguments.time_limit.map(Duration::from_secs_f64),
     };
     let json = arguments.json;
