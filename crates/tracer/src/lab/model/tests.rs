@@ -22,7 +22,7 @@ fn model() -> Model {
     let lab = "nearpage lab setup 1\ninstruction_fs 10000\nquantum_ns 1000\npause_ns 40\nhit_fs 3 0\ntlb_miss_fs 20\n\
          latency_fs 100 300 300 100\ncontroller_fs 0\ndirectory_fs 0\nlink_fs\nroutes - - - -\n\
          memory_bytes 1048576 1048576\nbegin_marks 0\nwarm_up_instructions 0\n";
-    let lab = LabSetup::parse(&lab).unwrap();
+    let lab = LabSetup::parse(lab).unwrap();
     Model::new(&Setup::parse(setup).unwrap(), &lab)
 }
 
