@@ -357,6 +357,37 @@ fn a_shell_runs_what_is_typed() {
     assert_eq!(child.wait().unwrap().code(), Some(3), "{shown}");
 }
 
+#[test]
+fn a_guest_without_memory_and_a_machine_without_caches_say_so() {
+    if !is_built() {
+        return;
+    }
+    let case = Case::new("lab-without").limit(PATIENCE);
+    let finished = in_lab(
+        &case,
+        &[&["--memory", "64M"], &BOOT_LIMIT[..]].concat(),
+        &["tail", "/dev/zero"],
+    );
+    assert_eq!(finished.code, Some(137), "{finished}");
+    assert!(
+        finished
+            .stderr
+            .contains("out of memory, ended tail: --memory gives nodes more than 64 MiB each"),
+        "{finished}"
+    );
+    let without_caches = case.write(
+        "without-caches.toml",
+        "name = \"none\"\n[[node]]\nid = 0\ncpus = \"0\"\n",
+    );
+    let mut none = case.command(nearpage_path());
+    none.args(["lab", "--machine"])
+        .arg(&without_caches)
+        .args(["--", "true"]);
+    let finished = case.run(none);
+    assert_eq!(finished.code, Some(2), "{finished}");
+    assert!(finished.stderr.contains("no caches"), "{finished}");
+}
+
 /// Processes that run this emulator for a case.
 fn emulators() -> usize {
     let processes = fs::read_dir("/proc").expect("/proc");
@@ -374,7 +405,7 @@ fn what_cannot_run_says_so_and_leaves_nothing_behind() {
     if !is_built() {
         return;
     }
-    let case = Case::new("lab-refused").limit(PATIENCE);
+    let case = Case::new("lab-refused");
     let fails = |options: &[&str], status: i32, words: &str| {
         let finished = in_lab(&case, options, &["true"]);
         assert_eq!(finished.code, Some(status), "{finished}");
@@ -399,29 +430,6 @@ fn what_cannot_run_says_so_and_leaves_nothing_behind() {
         "without its modules",
     );
     fails(&["--memory", "1000G"], 2, "MiB that this machine has free");
-    let finished = in_lab(
-        &case,
-        &[&["--memory", "64M"], &BOOT_LIMIT[..]].concat(),
-        &["tail", "/dev/zero"],
-    );
-    assert_eq!(finished.code, Some(137), "{finished}");
-    assert!(
-        finished
-            .stderr
-            .contains("out of memory, ended tail: --memory gives nodes more than 64 MiB each"),
-        "{finished}"
-    );
-    let without_caches = case.write(
-        "without-caches.toml",
-        "name = \"none\"\n[[node]]\nid = 0\ncpus = \"0\"\n",
-    );
-    let mut none = case.command(nearpage_path());
-    none.args(["lab", "--machine"])
-        .arg(&without_caches)
-        .args(["--", "true"]);
-    let finished = case.run(none);
-    assert_eq!(finished.code, Some(2), "{finished}");
-    assert!(finished.stderr.contains("no caches"), "{finished}");
     let mut many = case.command(nearpage_path());
     many.args(["lab", "--machine", MACHINE, "--cpus", "17", "--", "true"]);
     let finished = case.run(many);

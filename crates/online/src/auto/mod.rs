@@ -26,6 +26,7 @@
 //!   A store to a copied page doubles the cost of the page's copies. Its cost beyond that of a move is expected as often
 //!   as copies have met a store so far ([`risk`]): a copy has to save, and the budget to allow, so much more.
 
+mod latency;
 mod measured_cost;
 mod migration_budget;
 mod parameters;
@@ -54,8 +55,6 @@ const NONE: u8 = u8::MAX;
 const LANES: usize = 4;
 /// What a page that goes back costs, in moves: the move, and as much that it lost before.
 const BACK_MOVES: f64 = 2.0;
-/// Distance of a node's own memory in the firmware's table (ACPI SLIT).
-const LOCAL_DISTANCE: f64 = 10.0;
 /// A page's cost is doubled so often at the most.
 const DOUBLINGS_MAX: u8 = 16;
 
@@ -206,32 +205,6 @@ impl Auto {
         })
     }
 
-    /// The same where memory is so far away by the firmware's distances, 10 for a node's own: `remote_ns` is what a
-    /// reference to memory twice as far away as that stands to save. A table of another size says nothing.
-    #[must_use]
-    pub fn with_distances(mut self, distance: &[Vec<u32>]) -> Self {
-        let nodes = self.nodes;
-        if distance.len() != nodes || distance.iter().any(|row| row.len() != nodes) {
-            return self;
-        }
-        for (node, row) in distance.iter().enumerate() {
-            for (memory, &distance) in row.iter().enumerate().filter(|(at, _)| *at != node) {
-                let farther = 1.0 - LOCAL_DISTANCE / f64::from(distance.max(10));
-                self.latency_ns[node * self.wait_ns.len() + memory] *= 2.0 * farther;
-            }
-        }
-        self
-    }
-
-    /// Unloaded time of a reference from a node to memory on another.
-    fn latency(&self, node: usize, memory: usize) -> f64 {
-        self.latency_ns[node * self.wait_ns.len() + memory]
-    }
-
-    fn loaded(&self, node: usize, memory: usize) -> f64 {
-        self.latency(node, memory) + self.wait_ns[memory]
-    }
-
     /// References that an observation stands for, as far as threads wait for them.
     #[inline]
     fn waited_for(&self) -> f64 {
@@ -377,20 +350,6 @@ impl Auto {
 
     fn reserve(&mut self) {
         self.migration_budget.reserve_ns = BACK_MOVES * self.cost_ns * f64::from(self.away);
-    }
-
-    /// Waits from the load: Pollaczek and Khinchine's for equal service, no longer than the service of
-    /// as many requests as there are nodes.
-    fn wait(&mut self) {
-        let (length, service) = (self.check_ns as f64, self.service_ns);
-        let most = self.nodes as f64 * service;
-        for (wait, requests) in self.wait_ns.iter_mut().zip(&self.requests) {
-            let busy = (requests * service / length).min(1.0);
-            *wait = match 2.0 * (1.0 - busy) * most <= busy * service {
-                true => most,
-                false => busy * service / (2.0 * (1.0 - busy)),
-            };
-        }
     }
 }
 
