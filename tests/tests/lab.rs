@@ -64,7 +64,7 @@ fn a_guest_measures_the_machine_that_is_modelled() {
     }
     let case = Case::new("lab").limit(PATIENCE);
     let script = format!(
-        "{} machine --measure --quick --json >matrix || exit 4; python3 {} >probe || exit 5; echo out; echo err >&2; \
+        "{} machine measure --quick --json >matrix || exit 4; python3 {} >probe || exit 5; echo out; echo err >&2; \
          exit 3",
         nearpage_path().display(),
         repository().join("tests/guest/lab_probe.py").display()
@@ -79,7 +79,7 @@ fn a_guest_measures_the_machine_that_is_modelled() {
     );
 
     let machine = case
-        .nearpage(["machine", "--machine", MACHINE, "--json"])
+        .nearpage(["machine", "show", MACHINE, "--json"])
         .success();
     let modelled = numbers(&json(&machine.stdout)["latency_ns"]);
     let measured = numbers(&json(&case.read("matrix"))["latency_ns"]);
@@ -161,6 +161,84 @@ fn assert_schema(name: &str, result: &Value) {
         .map(|error| error.to_string())
         .collect();
     assert!(errors.is_empty(), "{errors:#?}");
+}
+
+#[test]
+fn what_precedes_the_programs_marker_need_not_be_modelled() {
+    if !is_built() {
+        return;
+    }
+    let case = Case::new("lab-fast").limit(PATIENCE);
+    let markers = workload("markers").to_string_lossy().into_owned();
+    let counts = |options: &[&str]| {
+        let options = [&["--json"], options, &BOOT_LIMIT].concat();
+        let command = ["env", "OMP_NUM_THREADS=2", &markers, "1", "4"];
+        json(&in_lab(&case, &options, &command).success().stdout)["counts"].clone()
+    };
+    let number = |counts: &Value, name: &str| counts[name].as_f64().expect("a number");
+    let (whole, fast) = (counts(&[]), counts(&["--fast"]));
+    for (name, tolerance) in [("instructions", 0.1), ("stores", 0.1), ("guest_s", 0.3)] {
+        let (whole, fast) = (number(&whole, name), number(&fast, name));
+        let off = fast / whole - 1.0;
+        assert!(off.abs() < tolerance, "{name}: {whole} whole, {fast} fast");
+    }
+    // What came before took instructions' time only.
+    assert!(number(&fast, "began_s") < number(&whole, "began_s"));
+    let warm = counts(&["--fast", "--warm-up", "500000"]);
+    let fewer = number(&fast, "instructions") - number(&warm, "instructions");
+    assert!((450_000.0..=550_000.0).contains(&fewer), "{fewer}");
+
+    let finished = in_lab(&case, &["--fast"], &["true"]);
+    assert_eq!(finished.code, Some(1), "{finished}");
+    let told = "the command did not reach nearpage_begin, where --fast begins to model";
+    assert!(finished.stderr.contains(told), "{finished}");
+}
+
+/// Loads and stores of one object, in the middle of a block of instructions and right before a jump: `benches/lab samples`
+/// has all shapes.
+#[test]
+fn samples_inside_name_the_access_that_stalled() {
+    if !is_built() {
+        return;
+    }
+    let case = Case::new("lab-samples").limit(PATIENCE);
+    let recording = case.path("recording");
+    for shape in ["jump", "vector"] {
+        let program = workload("truth");
+        let nearpage = nearpage_path();
+        let words = [
+            nearpage.as_os_str(),
+            "record".as_ref(),
+            "-q".as_ref(),
+            "--force".as_ref(),
+            "--rate=4999".as_ref(),
+            "-o".as_ref(),
+            recording.as_os_str(),
+            "--".as_ref(),
+            program.as_os_str(),
+            shape.as_ref(),
+            "8".as_ref(),
+            "1".as_ref(),
+        ];
+        let words: Vec<String> = words
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        in_lab(&case, &BOOT_LIMIT, &words).success();
+        let report = case.nearpage(["report", "recording", "--json"]).success();
+        let report = json(&report.stdout);
+        let objects = report["objects"].as_array().expect("objects").iter();
+        let share: f64 = objects
+            .filter(|object| {
+                object["name"]
+                    .as_str()
+                    .is_some_and(|name| name.contains(shape))
+            })
+            .map(|object| object["cost_share"].as_f64().expect("a share"))
+            .sum();
+        assert!(share >= 0.93, "{shape}: {share}: {report:#}");
+    }
 }
 
 const MATRIX: &str = r#"
@@ -277,6 +355,37 @@ fn a_shell_runs_what_is_typed() {
     let shown = String::from_utf8_lossy(&shown);
     assert!(shown.contains("42 CPUs 4"), "{shown}");
     assert_eq!(child.wait().unwrap().code(), Some(3), "{shown}");
+}
+
+#[test]
+fn a_guest_without_memory_and_a_machine_without_caches_say_so() {
+    if !is_built() {
+        return;
+    }
+    let case = Case::new("lab-without").limit(PATIENCE);
+    let finished = in_lab(
+        &case,
+        &[&["--memory", "64M"], &BOOT_LIMIT[..]].concat(),
+        &["tail", "/dev/zero"],
+    );
+    assert_eq!(finished.code, Some(137), "{finished}");
+    assert!(
+        finished
+            .stderr
+            .contains("out of memory, ended tail: --memory gives nodes more than 64 MiB each"),
+        "{finished}"
+    );
+    let without_caches = case.write(
+        "without-caches.toml",
+        "name = \"none\"\n[[node]]\nid = 0\ncpus = \"0\"\n",
+    );
+    let mut none = case.command(nearpage_path());
+    none.args(["lab", "--machine"])
+        .arg(&without_caches)
+        .args(["--", "true"]);
+    let finished = case.run(none);
+    assert_eq!(finished.code, Some(2), "{finished}");
+    assert!(finished.stderr.contains("no caches"), "{finished}");
 }
 
 /// Processes that run this emulator for a case.

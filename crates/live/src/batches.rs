@@ -7,7 +7,10 @@
 //!
 //! Some calls take longer than that even for one page: the kernel first asks all CPUs for their lists of pages, and an
 //! emulated CPU answers late. Small batches save nothing there, so a batch may take twice as long as the quickest
-//! recent call.
+//! recent call of few pages.
+//!
+//! A huge page can't be split. One that would take longer by itself does not move; the cost that says so is forgotten
+//! little by little, so that one is tried again after some intervals.
 
 /// What moving may cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +31,8 @@ const PAGES_MAX: usize = 4096;
 /// What is left of the dearest cost after each batch that was cheaper, so that one slow batch is
 /// forgotten after some thirty.
 const MEMORY: f64 = 0.9;
+/// A call of fewer pages tells what calls take whatever they move.
+const FEW_PAGES: usize = 64;
 /// The quickest call counts for less with each further one, so that one lucky call is forgotten.
 const QUICKEST_GROWTH: f64 = 1.05;
 
@@ -37,7 +42,7 @@ pub struct Batches {
     limits: Limits,
     /// The dearest cost of a page lately; `None`: nothing has moved yet.
     page_ns: Option<f64>,
-    /// The quickest call lately.
+    /// The quickest call of few pages lately; infinite: there was none.
     quickest_ns: f64,
     /// Pages that a call may have where even the quickest takes too long.
     slow_most: usize,
@@ -71,7 +76,7 @@ impl Batches {
         self.at_ns = now_ns;
         let by_stall = match self.page_ns {
             None => 1,
-            Some(_) if self.quickest_ns > self.limits.stall_ns as f64 => self.slow_most,
+            Some(_) if self.are_calls_slow() => self.slow_most,
             Some(page_ns) => {
                 (PLANNED_SHARE * self.limits.stall_ns as f64 / page_ns.max(1.0)) as usize
             }
@@ -89,6 +94,22 @@ impl Batches {
         (pages, wait_ns)
     }
 
+    /// Do calls take longer than allowed, whatever they move?
+    fn are_calls_slow(&self) -> bool {
+        self.quickest_ns.is_finite() && self.quickest_ns > self.limits.stall_ns as f64
+    }
+
+    /// Would one page that is as large as so many of the usual size take longer than allowed?
+    pub fn is_too_long(&self, pages: usize) -> bool {
+        let page_ns = self.page_ns.unwrap_or(0.0);
+        pages > 1 && !self.are_calls_slow() && page_ns * pages as f64 > self.limits.stall_ns as f64
+    }
+
+    /// An interval has passed.
+    pub fn begin_round(&mut self) {
+        self.page_ns = self.page_ns.map(|page_ns| page_ns * MEMORY);
+    }
+
     /// A call with so many pages took so long.
     pub fn done(&mut self, pages: usize, page_bytes: u64, elapsed_ns: u64) {
         if pages == 0 {
@@ -96,7 +117,10 @@ impl Batches {
         }
         self.last = pages;
         self.allowance -= pages as f64 * page_bytes as f64;
-        self.quickest_ns = (self.quickest_ns * QUICKEST_GROWTH).min(elapsed_ns as f64);
+        self.quickest_ns *= QUICKEST_GROWTH;
+        if pages < FEW_PAGES || self.quickest_ns.is_finite() {
+            self.quickest_ns = self.quickest_ns.min(elapsed_ns as f64);
+        }
         self.slow_most = match elapsed_ns as f64 <= 2.0 * self.quickest_ns {
             true => self.slow_most.max(pages * GROWTH),
             false => (pages / GROWTH).max(1),
@@ -148,6 +172,27 @@ mod tests {
         let mut batches = Batches::new(limits(1_000_000), 0);
         batches.done(1, PAGE, 800_000);
         assert_eq!(batches.next(PAGE, 1_000_000_000).0, 1);
+    }
+
+    #[test]
+    fn a_huge_page_that_takes_too_long_is_tried_again_after_some_intervals() {
+        const HUGE: usize = 512;
+        let mut batches = Batches::new(limits(20_000_000), 0);
+        assert!(!batches.is_too_long(HUGE), "nothing is known");
+        batches.done(HUGE, PAGE, 30_000_000);
+        assert!(batches.is_too_long(HUGE) && !batches.is_too_long(1));
+        let rounds = (1..100).find(|_| {
+            batches.begin_round();
+            !batches.is_too_long(HUGE)
+        });
+        assert_eq!(rounds, Some(4));
+        batches.done(HUGE, PAGE, 500_000);
+        batches.done(HUGE, PAGE, 500_000);
+        assert!(!batches.is_too_long(HUGE));
+        // Where one page takes as long, it is not for its size.
+        batches.done(HUGE, PAGE, 60_000_000);
+        batches.done(1, PAGE, 30_000_000);
+        assert!(!batches.is_too_long(HUGE));
     }
 
     #[test]

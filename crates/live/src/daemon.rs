@@ -69,7 +69,8 @@ impl Settings {
     /// # Errors
     /// Parameters of the policy that contradict each other, or that need figures which the machine does not have.
     pub fn check(&self, machine: &Machine) -> Result<(), Error> {
-        self.policy.start(&head(self, machine).setting())?;
+        let head = head(self, machine);
+        self.policy.start(&head.setting(), &head.distance)?;
         Ok(())
     }
 }
@@ -83,6 +84,8 @@ pub struct Report {
     pub process_times: Vec<ProcessTime>,
     /// What the policy wants to be shown.
     pub view: Option<View>,
+    /// Why the policy leaves every program alone, if it does.
+    pub why_idle: Option<String>,
     /// Observed accesses by node of their CPU and node of their page, by position.
     pub traffic: Vec<Vec<u64>>,
     /// Bit n: the node at position n has memory.
@@ -188,7 +191,7 @@ impl Daemon {
             .memory_nodes
             .is_power_of_two()
             .then(|| head.memory_nodes.trailing_zeros() as u16);
-        let policy = settings.policy.start(&head.setting())?;
+        let policy = settings.policy.start(&head.setting(), &head.distance)?;
         Ok(Self {
             decider: Decider::new(policy, nodes.len(), settings.pages),
             pages: HotPages::new(settings.pages),
@@ -244,11 +247,12 @@ impl Daemon {
         self.fates.ask(&decisions.actions);
         let requested_moves = self.requested_moves(free, &decisions);
         self.request_thread_moves(observer, &decisions);
-        let view = decisions.view;
+        let (view, why_idle) = (decisions.view, decisions.why_idle.clone());
         let mut report = Report {
             entry: Entry::of(interval, decisions),
             process_times: Vec::new(),
             view,
+            why_idle,
             traffic: tally.traffic(),
             memory_nodes: self.head.memory_nodes,
             hot_pages: self.pages.len(),
@@ -465,6 +469,7 @@ fn head(settings: &Settings, machine: &Machine) -> Head {
         nodes: machine.nodes.iter().map(|node| node.id.0).collect(),
         memory_nodes: memory_nodes(machine),
         cpus_per_node: machine.cpus_per_node(),
+        distance: machine.distance.clone().unwrap_or_default(),
         clock_mhz: settings.clock_mhz,
         pages: settings.pages,
         page_bytes: settings.page_bytes,

@@ -159,6 +159,8 @@ pub struct Decisions {
     pub thread_moves: Vec<ThreadMove>,
     /// What it wants to be shown from now on.
     pub view: Option<View>,
+    /// Why it leaves every program alone, if it does.
+    pub why_idle: Option<String>,
 }
 
 /// A policy and what it needs between intervals.
@@ -169,6 +171,8 @@ pub struct Decider {
     /// When the policy's epoch began.
     epoch_begin_ns: Option<u64>,
     totals: Totals,
+    /// The policy is told what moves cost.
+    tells_costs: bool,
     /// Actions that the policy asked for, and what became of them has not been told; `None`: it never is, as in logs of
     /// the first version.
     open: Option<FxHashMap<u32, Action>>,
@@ -181,6 +185,9 @@ struct Totals {
     /// `[CPU's node × nodes + page's node]`.
     served: Vec<u64>,
     reads: u64,
+    /// Pages that moved as the policy asked, and the time in which they did.
+    moves: u64,
+    move_ns: u64,
 }
 
 impl Totals {
@@ -189,6 +196,8 @@ impl Totals {
             nodes,
             served: vec![0; nodes * nodes],
             reads: 0,
+            moves: 0,
+            move_ns: 0,
         }
     }
 
@@ -218,7 +227,16 @@ impl Decider {
             pages,
             epoch_begin_ns: None,
             totals: Totals::of(nodes),
+            tells_costs: true,
             open: Some(FxHashMap::default()),
+        }
+    }
+
+    /// The same, but the policy is never told what moves cost.
+    pub fn without_costs(self) -> Self {
+        Self {
+            tells_costs: false,
+            ..self
         }
     }
 
@@ -230,6 +248,7 @@ impl Decider {
     /// What the policy wants after this interval.
     pub fn decide(&mut self, interval: &Interval) -> Decisions {
         let mut decisions = Decisions::default();
+        self.totals.move_ns += interval.move_ns;
         for &settled in &interval.settled {
             self.settle(settled);
         }
@@ -261,6 +280,7 @@ impl Decider {
             self.end_epoch(interval, interval.end_ns, &mut decisions);
         }
         decisions.view = Some(self.policy.view());
+        decisions.why_idle = self.policy.why_idle();
         self.remember(&decisions.actions);
         decisions
     }
@@ -299,10 +319,12 @@ impl Decider {
         }
         let copies = Copies::at(home);
         if let Some(action) = open.remove(&page)
-            && (action.node != home || action.kind == ActionKind::Replicate)
             && action.kind != ActionKind::Collapse
         {
-            self.policy.refused(&action, copies);
+            match action.node == home && action.kind != ActionKind::Replicate {
+                true => self.totals.moves += 1,
+                false => self.policy.refused(&action, copies),
+            }
         }
         self.policy.settled(page, copies, 0);
     }
@@ -362,6 +384,10 @@ impl Decider {
         let known = |thread: &&ThreadTotals| usize::from(thread.node) < self.nodes;
         let threads: Vec<ThreadCounts> =
             interval.threads.iter().filter(known).map(counts).collect();
+        let (moves, move_ns) = match self.tells_costs {
+            true => (totals.moves, totals.move_ns),
+            false => (0, interval.move_ns),
+        };
         self.policy.end_epoch(
             &Epoch {
                 duration_ns,
@@ -372,7 +398,8 @@ impl Decider {
                 instructions: interval.instructions,
                 free_share: f64::from(interval.free_per_10000) / 1e4,
                 threads: &threads,
-                move_ns: interval.move_ns,
+                move_ns,
+                moves,
                 ..Epoch::default()
             },
             &mut decisions.actions,

@@ -73,7 +73,7 @@ pub struct GuardThresholds {
     pub intervals: u32,
     /// Part of what a policy wants that is moved for a try.
     pub part: f64,
-    /// …but so many pages at least.
+    /// …but so many pages of the usual size at least.
     pub pages_min: usize,
     /// Worse by less than this share of the CPU time is not worse.
     pub worse_share: f64,
@@ -108,7 +108,7 @@ impl Default for GuardThresholds {
 /// What is to be done about a process now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Move at most so many pages.
+    /// Move at most so many pages of the usual size.
     Move(usize),
     /// Move nothing new, and back what was moved since the last time that it was well.
     MoveBack,
@@ -187,7 +187,7 @@ impl Guard {
     }
 
     /// An interval has passed, in which the process lost `loss`, and after which the policy wants
-    /// `wanted` pages moved. `displaced` pages have yet to go back: it is left alone once they have.
+    /// `wanted` pages of the usual size moved. `displaced` pages have yet to go back: it is left alone once they have.
     pub fn judge(&mut self, loss: IntervalLoss, wanted: usize, displaced: usize) -> Verdict {
         match self.stage {
             Stage::Measuring => {

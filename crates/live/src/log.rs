@@ -17,9 +17,10 @@ use crate::mover::Outcomes;
 use crate::policies::LivePolicy;
 
 /// Version of the log's form. Logs of version 1 do not say what became of actions (`settled` of an interval), and policies
-/// were not told.
-pub const VERSION: u32 = 2;
+/// were not told. Up to version 2, policies were not told what moves cost.
+pub const VERSION: u32 = 3;
 const VERSION_WITHOUT_FATES: u32 = 1;
+const VERSION_WITHOUT_COSTS: u32 = 2;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +39,9 @@ pub struct Head {
     /// CPUs of a node, of the one with the fewest; 0: unknown, as in logs that lack it.
     #[serde(default)]
     pub cpus_per_node: u32,
+    /// Distances between nodes by position, as the firmware says; empty: unknown, as in logs that lack it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub distance: Vec<Vec<u32>>,
     /// Clock of the CPUs, for intervals in cycles; 1000, a cycle a nanosecond, in logs that lack it.
     #[serde(default = "cycle_a_nanosecond")]
     pub clock_mhz: u32,
@@ -321,10 +325,13 @@ impl Head {
             return Err(format!("{} pages: more than can be", self.pages));
         }
         let setting = self.setting();
-        let policy = policy.start(&setting).map_err(|error| error.to_string())?;
+        let policy = policy
+            .start(&setting, &self.distance)
+            .map_err(|error| error.to_string())?;
         let decider = Decider::new(policy, setting.nodes, setting.pages);
         Ok(match self.nearpage_live {
-            VERSION_WITHOUT_FATES => decider.without_fates(),
+            VERSION_WITHOUT_FATES => decider.without_costs().without_fates(),
+            VERSION_WITHOUT_COSTS => decider.without_costs(),
             _ => decider,
         })
     }
@@ -346,6 +353,7 @@ mod tests {
             nodes: vec![0, 2],
             memory_nodes: 0b11,
             cpus_per_node: 1,
+            distance: Vec::new(),
             clock_mhz: 1000,
             pages: 10,
             page_bytes: 4096,
@@ -458,7 +466,7 @@ mod tests {
             ("{}\n".to_owned(), "x, line 1: not a log of nearpage live"),
             (
                 line(&version),
-                "x, line 1: a log of version 9; this nearpage reads versions up to 2",
+                "x, line 1: a log of version 9; this nearpage reads versions up to 3",
             ),
             (line(&policy), "x, line 1: no policy `best`"),
             (

@@ -41,6 +41,8 @@ pub struct Outcomes {
     pub put_off: u64,
     /// A policy of their mapping says where they are to be, so they were not tried.
     pub own_policy: u64,
+    /// Huge pages that take longer to move than a call may stall the program.
+    pub too_long: u64,
 }
 
 impl Outcomes {
@@ -53,10 +55,10 @@ impl Outcomes {
     }
 
     /// Counts by name, in the order of the fields.
-    pub fn by_reason(&self) -> [(&'static str, u64); 13] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 14] {
         let mut copy = *self;
         let counts = copy.fields().map(|count| *count);
-        const NAMES: [&str; 13] = [
+        const NAMES: [&str; 14] = [
             "moved",
             "absent",
             "busy",
@@ -70,11 +72,12 @@ impl Outcomes {
             "other",
             "put-off",
             "own-policy",
+            "too-long",
         ];
         std::array::from_fn(|at| (NAMES[at], counts[at]))
     }
 
-    fn fields(&mut self) -> [&mut u64; 13] {
+    fn fields(&mut self) -> [&mut u64; 14] {
         [
             &mut self.moved,
             &mut self.absent,
@@ -89,6 +92,7 @@ impl Outcomes {
             &mut self.other,
             &mut self.put_off,
             &mut self.own_policy,
+            &mut self.too_long,
         ]
     }
 
@@ -188,6 +192,7 @@ impl Mover {
     /// An interval has passed.
     pub fn begin_round(&mut self) {
         self.round += 1;
+        self.batches.begin_round();
         let round = self.round;
         // Twice as long as it waits: failures of long ago are not held against a page.
         self.put_off
@@ -210,7 +215,13 @@ impl Mover {
     ) -> Round {
         let mut done = Round::default();
         let mut rest = moves;
-        while !rest.is_empty() {
+        while let Some(first) = rest.first() {
+            if self.batches.is_too_long(self.usual_pages(&rest[..1])) {
+                done.outcomes.too_long += 1;
+                self.put_off(first.page);
+                rest = &rest[1..];
+                continue;
+            }
             let now_ns = kernel.now_ns();
             let (pages, wait_ns) = self.batches.next(self.page_bytes, now_ns);
             if now_ns.saturating_add(wait_ns) >= deadline_ns {
@@ -235,15 +246,21 @@ impl Mover {
         done
     }
 
+    /// As how many pages of the usual size the moves are.
+    pub fn usual_pages(&self, moves: &[PageMove]) -> usize {
+        let bytes: u64 = moves.iter().map(|page_move| page_move.bytes).sum();
+        (bytes / self.page_bytes) as usize
+    }
+
     /// How many of the moves are as much memory as so many pages of the usual size; at least one.
-    fn fitting(&self, moves: &[PageMove], pages: usize) -> usize {
+    pub fn fitting(&self, moves: &[PageMove], pages: usize) -> usize {
         let most_bytes = pages as u64 * self.page_bytes;
         let mut bytes = 0;
         let fitting = moves.iter().take_while(|page_move| {
             bytes += page_move.bytes;
             bytes <= most_bytes
         });
-        fitting.count().max(1)
+        fitting.count().max(1).min(moves.len())
     }
 
     /// As many calls as a batch takes: the kernel stops at pages that it can't move, and says nothing of those after
@@ -303,9 +320,8 @@ impl Mover {
         let began_ns = kernel.now_ns();
         let result = kernel.move_pages(pid, &pages, &nodes, &mut status);
         let elapsed_ns = kernel.now_ns().saturating_sub(began_ns);
-        let bytes: u64 = batch.iter().map(|page_move| page_move.bytes).sum();
-        let pages = (bytes / self.page_bytes) as usize;
-        self.batches.done(pages, self.page_bytes, elapsed_ns);
+        self.batches
+            .done(self.usual_pages(batch), self.page_bytes, elapsed_ns);
         done.calls += 1;
         done.in_calls_ns += elapsed_ns;
         done.longest_call_ns = done.longest_call_ns.max(elapsed_ns);

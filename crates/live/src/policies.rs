@@ -56,8 +56,8 @@ const HOLD_SAMPLES: u64 = 1;
 const CHECK_NS: u64 = 1_000_000_000;
 const RESET_CYCLES: u64 = 25_000_000_000;
 
-/// What a sample of a remote access is taken to save: some tenths of the milliseconds of waiting that
-/// it stands for, as far as memory elsewhere takes longer. What moving a page costs on a stock kernel.
+/// What a sample of a remote access is taken to save where remote memory takes twice as long as local memory: some tenths
+/// of the milliseconds of waiting that it stands for. What moving a page costs on a stock kernel, until moves have shown it.
 const REMOTE_SAMPLE_NS: u64 = 500_000;
 const MOVE_NS: u64 = 10_000;
 
@@ -191,11 +191,15 @@ impl LivePolicy {
         }
     }
 
-    /// The policy, ready to decide.
+    /// The policy, ready to decide. `distance`: between nodes, as the firmware says; empty where it does not.
     ///
     /// # Errors
     /// Parameters that contradict each other; a machine on which it makes no sense.
-    pub fn start(&self, setting: &Setting) -> Result<Box<dyn OnlinePolicy>, ParameterError> {
+    pub fn start(
+        &self,
+        setting: &Setting,
+        distance: &[Vec<u32>],
+    ) -> Result<Box<dyn OnlinePolicy>, ParameterError> {
         Ok(match self {
             Self::MigrateReplicate {
                 thresholds,
@@ -212,7 +216,9 @@ impl LivePolicy {
                 parameters,
             } => Box::new(PushPull::new(*monitor, parameters, setting)?),
             Self::Carrefour(parameters) => Box::new(Carrefour::new(parameters, setting)?),
-            Self::Auto(parameters) => Box::new(Auto::new(parameters, setting, None)?),
+            Self::Auto(parameters) => {
+                Box::new(Auto::new(parameters, setting, None)?.with_distances(distance))
+            }
             Self::Watch => Box::new(Watch),
         })
     }
@@ -242,7 +248,7 @@ mod tests {
             }
             assert_eq!(policy.parameters(), parameters);
             assert_eq!(policy.set("nothing", "1"), Ok(false));
-            policy.start(&setting).expect(name);
+            policy.start(&setting, &[]).expect(name);
         }
         assert_eq!(LivePolicy::from_name("best"), None);
         let formerly = LivePolicy::from_name("traffic").expect("its former name");

@@ -174,7 +174,8 @@ impl TargetProcess {
         });
         let (back, _) = ready(back, mover);
         let was_holding = self.stage() == Stage::Holding;
-        let wanted_in_all = wanted.len() + self.pins.wanted();
+        // As much memory as so many pages of the usual size: a try with a huge page is a large one.
+        let wanted_in_all = mover.usual_pages(&wanted) + self.pins.wanted();
         let verdict = self.guard.judge(loss, wanted_in_all, back.len());
         let mut acted = IntervalActions::default();
         match verdict {
@@ -182,7 +183,10 @@ impl TargetProcess {
                 if most_now > 0 {
                     acted.pinned = self.pins.carry_out(kernel, self.identity.pid);
                 }
-                let moves = &wanted[..most_now.min(wanted.len())];
+                let moves = match most_now {
+                    0 => &[],
+                    most_now => &wanted[..mover.fitting(&wanted, most_now)],
+                };
                 acted.round = mover.carry_out(kernel, self.identity, moves, deadline_ns);
                 for moved in &acted.round.moved {
                     self.pending.remove(&moved.page);

@@ -37,6 +37,9 @@ pub fn text(report: &Report, nodes: &[u16], dry_run: bool) -> String {
         }
     }
     text.push('\n');
+    if let Some(why) = &report.why_idle {
+        let _ = writeln!(text, "  nothing to move: {why}");
+    }
     for process in &report.entry.processes {
         if process.accesses == 0 && process.outcomes == Default::default() {
             continue;
@@ -154,6 +157,9 @@ mod tests {
             "0 samples, 88 % local, imbalance 25 %; 7 pages moved\n        \
              9 a\"b\\c\u{fffd}           87 % local,  25 % lost to memory, measured first\n"
         );
+        report.why_idle = Some("1.0 accesses a µs".to_owned());
+        assert!(text(&report, &[0, 2], false).contains("\n  nothing to move: 1.0 accesses a µs\n"),);
+        report.why_idle = None;
         assert!(
             text(&report, &[0, 2], true)
                 .starts_with("0 samples, 88 % local, imbalance 25 %; would move 9 pages\n")

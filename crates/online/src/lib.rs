@@ -158,6 +158,8 @@ pub struct Epoch<'a> {
     pub lock_wait_ns: u64,
     /// Time that moving pages took, these waits included.
     pub move_ns: u64,
+    /// Pages that moved in that time as the policy asked; 0: not counted.
+    pub moves: u64,
     /// Replicas that were given up, or not made, for want of memory.
     pub short_of_memory: u64,
 }
@@ -325,6 +327,11 @@ pub trait OnlinePolicy {
     /// What it wants to be shown until the epoch ends.
     fn view(&self) -> View {
         View::All
+    }
+
+    /// Why the last epoch made it leave every program alone, for whoever waits for pages to move.
+    fn why_idle(&self) -> Option<String> {
+        None
     }
 
     /// Threads to be moved, asked for after each epoch.

@@ -46,7 +46,7 @@ pub use environment::{Environment, SmallAllocations};
 pub use error::Error;
 pub use lab::{
     LabCounts, LabError, LabFunction, LabKernel, LabKernelGroup, LabNode, LabOptions, LabPages,
-    LabPair, LabParts, LabPrinter, LabRun, LabServer, LabStream, lab,
+    LabPair, LabParts, LabPrinter, LabRun, LabServer, LabStream, ModelledFrom, lab,
 };
 pub use launcher::{OutputError, RankSelection, RankSelectionError, expand_output, launched};
 pub use libraries::{PRELOAD_MISSING, PreloadLibrary, TracerPlugin};

@@ -160,6 +160,10 @@ fn main() {
             std::process::exit(1);
         }
     };
+    // `exit` drops nothing.
+    for file in [&mut tally.dump, &mut tally.times].into_iter().flatten() {
+        file.flush().expect("room for what was sampled");
+    }
     print(&tally, &summary, top);
     eprintln!("recorder: {:.3} ms of CPU time", recorder_ns / 1e6);
     if let State::Ended(status) = summary.state {

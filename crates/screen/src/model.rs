@@ -228,6 +228,8 @@ pub struct IntervalTotals {
     pub samples: u64,
     /// Pages that are counted.
     pub hot_pages: usize,
+    /// Why the policy leaves every program alone, if it does.
+    pub why_idle: Option<String>,
     /// Accesses that found no room, in all.
     pub dropped: u64,
     /// Accesses to pages whose node is not known, in all.
@@ -309,6 +311,7 @@ impl Model {
         self.latest = IntervalTotals {
             samples: interval.observations.len() as u64,
             hot_pages: report.hot_pages,
+            why_idle: report.why_idle.clone(),
             dropped: report.dropped,
             without_node: report.without_node,
             local: report.local_share(),

@@ -41,6 +41,11 @@ pub fn summary(model: &Model) -> Vec<String> {
             line += &format!(", longest call {}", time(model.longest_call_ns as f64));
         }
         lines.push(line);
+        if let Some(why) = &model.latest.why_idle
+            && model.outcomes.moved == 0
+        {
+            lines.push(format!("nothing to move: {why}"));
+        }
         let others = not_moved(&model.outcomes);
         if !others.is_empty() {
             lines.push(format!("not moved: {others}"));

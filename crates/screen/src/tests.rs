@@ -117,6 +117,7 @@ fn report(interval: u64, moved: u64) -> Report {
         },
         process_times: vec![time(0, 0.0), time(1, 0.8e9)],
         view: None,
+        why_idle: None,
         traffic,
         memory_nodes: 0b1111,
         hot_pages: 16,

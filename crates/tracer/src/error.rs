@@ -53,7 +53,7 @@ impl fmt::Display for StartError {
         match self {
             Self::Target => f.write_str("only programs and guests for x86_64 can be traced"),
             Self::Argument(argument) => {
-                write!(f, "'{argument}' is not setup=FILE, out=FOLDER, lab=FILE or exact=1")
+                write!(f, "'{argument}' is not setup=FILE, out=FOLDER or lab=FILE")
             }
             Self::ArgumentMissing => f.write_str("it needs setup=FILE and out=FOLDER"),
             Self::File { path, source } => write!(f, "{path}: {source}"),

@@ -434,12 +434,10 @@ fn install<'a>(
         return Err(StartError::Target);
     }
     let (mut setup, mut folder, mut lab_setup) = (None, None, None);
-    let mut exact = false;
     for argument in arguments {
         match argument.split_once('=') {
             Some(("setup", path)) => setup = Some(path.to_owned()),
             Some(("out", path)) => folder = Some(path.to_owned()),
-            Some(("exact", on)) => exact = on == "1",
             Some(("lab", path)) => lab_setup = Some(path.to_owned()),
             _ => return Err(StartError::Argument(argument.into_owned())),
         }
@@ -457,7 +455,7 @@ fn install<'a>(
         if !whole_system {
             return Err(StartError::NoLab);
         }
-        return lab::install(id, &setup, &path, &folder, exact);
+        return lab::install(id, &setup, &path, &folder);
     }
     if whole_system {
         return guest::install(id, setup, &folder);

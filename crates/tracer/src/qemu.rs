@@ -215,7 +215,7 @@ interface! {
     LabInterface, "qemu_plugin_lab_";
     fn start(u32, u32, u32);
     fn stall(u64);
-    fn exact();
+    fn page_walk(u64, *mut *const c_void) -> c_int;
     fn count() -> u64;
 }
 

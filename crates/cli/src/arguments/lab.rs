@@ -41,20 +41,21 @@ pub struct Lab {
     #[arg(long, value_name = "DIR")]
     pub share: Option<PathBuf>,
     /// Model the boot, too; otherwise the model begins with the command, with cold caches
-    #[arg(long)]
+    #[arg(long, conflicts_with = "fast")]
     pub whole: bool,
-    /// Let interrupts arrive between any two instructions, so that samples in the guest name the right instruction;
-    /// several times slower
-    ///
-    /// By default interrupts arrive between blocks of instructions, and samples name the beginning of a block.
-    #[arg(long)]
-    pub exact_interrupts: bool,
+    /// Model nothing before the program's `nearpage_begin`; what runs before takes a fraction of the host's time
+    #[arg(long, conflicts_with = "shell")]
+    pub fast: bool,
+    /// Warm the caches for so many instructions of all CPUs, from where the model begins, before anything is counted
+    #[arg(long, value_name = "INSTRUCTIONS", default_value_t = 0)]
+    pub warm_up: u64,
     /// Seed of the emulator's random numbers
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Research")]
     pub seed: u32,
     /// Limit for the guest's boot, in processor time, so that a busy host does not matter; ten times that by the clock
-    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = values::seconds)]
-    pub boot_limit: f64,
+    /// [default: 60 and 20 for each CPU]
+    #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
+    pub boot_limit: Option<f64>,
     /// Limit for the command's run, by this host's clock [default: none]
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
     pub time_limit: Option<f64>,

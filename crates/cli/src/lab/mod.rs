@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_amount::{count, counted, percent, time};
-use nearpage_runner::{LabCounts, LabKernel, LabOptions, LabPages, LabRun, LabStream, lab};
+use nearpage_runner::{
+    LabCounts, LabKernel, LabOptions, LabPages, LabRun, LabStream, ModelledFrom, lab,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -65,10 +67,14 @@ pub fn main(arguments: Lab) -> anyhow::Result<ExitCode> {
         memory_mib: arguments.memory,
         kernel: arguments.kernel,
         share: arguments.share,
-        whole: arguments.whole,
-        exact_interrupts: arguments.exact_interrupts,
+        modelled_from: match (arguments.whole, arguments.fast) {
+            (true, _) => ModelledFrom::Boot,
+            (_, true) => ModelledFrom::Marker,
+            _ => ModelledFrom::Command,
+        },
+        warm_up_instructions: arguments.warm_up,
         seed: arguments.seed,
-        boot_limit: Duration::from_secs_f64(arguments.boot_limit),
+        boot_limit: arguments.boot_limit.map(Duration::from_secs_f64),
         time_limit: arguments.time_limit.map(Duration::from_secs_f64),
     };
     let json = arguments.json;

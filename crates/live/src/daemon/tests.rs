@@ -66,6 +66,7 @@ pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
         entry: Entry::of(Interval::default(), Decisions::default()),
         process_times: Vec::new(),
         view: None,
+        why_idle: None,
         traffic,
         memory_nodes: u64::MAX,
         hot_pages: 12,

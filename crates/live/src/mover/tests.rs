@@ -243,6 +243,23 @@ fn huge_pages_count_for_as_much_as_they_are() {
 }
 
 #[test]
+fn huge_pages_that_would_stall_the_program_for_too_long_stay() {
+    let mut kernel = Fake {
+        page_ns: 30_000_000,
+        ..Fake::default()
+    };
+    let mut moves = moves(8);
+    moves
+        .iter_mut()
+        .for_each(|page_move| page_move.bytes = 2 << 20);
+    let mut mover = mover();
+    let round = mover.carry_out(&mut kernel, PROCESS, &moves, u64::MAX);
+    assert_eq!((round.outcomes.moved, round.outcomes.too_long), (1, 7));
+    assert_eq!(kernel.calls, [1]);
+    assert!(!mover.may_try(&moves[7].page));
+}
+
+#[test]
 fn it_ends_in_time() {
     let mut kernel = Fake {
         page_ns: 1_000_000,

@@ -26,6 +26,8 @@
 //!   A store to a copied page doubles the cost of the page's copies. Its cost beyond that of a move is expected as often
 //!   as copies have met a store so far ([`risk`]): a copy has to save, and the budget to allow, so much more.
 
+mod latency;
+mod measured_cost;
 mod migration_budget;
 mod parameters;
 mod propose;
@@ -36,6 +38,7 @@ use nearpage_recording::{AccessKind, ThreadIndex};
 
 pub use self::parameters::{AutoParameters, MemoryTimes};
 
+use self::measured_cost::MeasuredCost;
 use self::migration_budget::MigrationBudget;
 use self::parameters::Costs;
 use self::propose::Proposal;
@@ -93,7 +96,11 @@ pub struct Auto {
     every: f64,
     check_ns: u64,
     errors: f64,
+    /// Of moving a page: as it is known beforehand, then as moves have shown.
     cost_ns: f64,
+    measured_cost: MeasuredCost,
+    /// Pages that are away from their first node.
+    away: u32,
     replication: bool,
     risk: Risk,
     /// `[CPU's node × wait_ns.len() + memory's node]`.
@@ -174,6 +181,8 @@ impl Auto {
             check_ns,
             errors: errors as f64,
             cost_ns,
+            measured_cost: MeasuredCost::new(cost_ns),
+            away: 0,
             replication: replication != 0,
             risk: Risk::new(collapse_ns, collapse_permille as f64 / 1000.0),
             latency_ns: by_lane_ns,
@@ -194,15 +203,6 @@ impl Auto {
             threads: (move_threads != 0)
                 .then(|| Threads::new(nodes, setting.cpus_per_node, refill)),
         })
-    }
-
-    /// Unloaded time of a reference from a node to memory on another.
-    fn latency(&self, node: usize, memory: usize) -> f64 {
-        self.latency_ns[node * self.wait_ns.len() + memory]
-    }
-
-    fn loaded(&self, node: usize, memory: usize) -> f64 {
-        self.latency(node, memory) + self.wait_ns[memory]
     }
 
     /// References that an observation stands for, as far as threads wait for them.
@@ -344,22 +344,12 @@ impl Auto {
     /// A page is away from its first node now, or is not; what is away has its way back held in reserve.
     fn set_away(&mut self, page: u32, away: bool) {
         let was = std::mem::replace(&mut self.pages[page as usize].away, away);
-        self.migration_budget.reserve_ns +=
-            BACK_MOVES * self.cost_ns * (f64::from(u8::from(away)) - f64::from(u8::from(was)));
+        self.away = self.away + u32::from(away) - u32::from(was);
+        self.reserve();
     }
 
-    /// Waits from the load: Pollaczek and Khinchine's for equal service, no longer than the service of
-    /// as many requests as there are nodes.
-    fn wait(&mut self) {
-        let (length, service) = (self.check_ns as f64, self.service_ns);
-        let most = self.nodes as f64 * service;
-        for (wait, requests) in self.wait_ns.iter_mut().zip(&self.requests) {
-            let busy = (requests * service / length).min(1.0);
-            *wait = match 2.0 * (1.0 - busy) * most <= busy * service {
-                true => most,
-                false => busy * service / (2.0 * (1.0 - busy)),
-            };
-        }
+    fn reserve(&mut self) {
+        self.migration_budget.reserve_ns = BACK_MOVES * self.cost_ns * f64::from(self.away);
     }
 }
 
@@ -441,6 +431,10 @@ impl OnlinePolicy for Auto {
         self.one_runs = running.count() == 1;
         self.migration_budget
             .end_epoch(epoch.duration_ns, epoch.threads);
+        let more_ns = self.measured_cost.take(epoch.moves, epoch.move_ns);
+        self.migration_budget.lose(more_ns);
+        self.cost_ns = self.measured_cost.page_ns();
+        self.reserve();
         let homes = epoch.threads.iter().map(|thread| 1 << thread.node);
         // Where no threads are told, they may be anywhere.
         self.inhabited = homes

@@ -47,9 +47,51 @@ pub fn decide(
     })
 }
 
+/// Which threshold of step 1 none of these applications reaches, and the parameter that lowers it.
+pub fn why_unmanaged(
+    applications: &[ApplicationCounters],
+    parameters: &CarrefourParameters,
+) -> Option<String> {
+    let busiest = applications.iter().map(|application| application.maptu);
+    let busiest = busiest.reduce(f64::max)?;
+    let threshold = parameters.maptu;
+    Some(match busiest > threshold as f64 {
+        false => format!(
+            "{busiest:.1} memory accesses a µs; carrefour manages programs with more than {threshold} (--set maptu=N)"
+        ),
+        true => format!(
+            "CPU utilisation below {} % (--set cpu_percent=N)",
+            parameters.cpu_percent
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unmanaged_application_is_told_its_threshold() {
+        let parameters = CarrefourParameters::default();
+        let quiet = ApplicationCounters {
+            maptu: 16.04,
+            ..ApplicationCounters::default()
+        };
+        let busy = ApplicationCounters {
+            maptu: 60.0,
+            ..quiet
+        };
+        let told = why_unmanaged(&[quiet, ApplicationCounters::default()], &parameters);
+        assert_eq!(
+            told.as_deref(),
+            Some(
+                "16.0 memory accesses a µs; carrefour manages programs with more than 50 (--set maptu=N)"
+            )
+        );
+        let told = why_unmanaged(&[busy], &parameters).unwrap();
+        assert!(told.contains("cpu_percent"), "{told}");
+        assert_eq!(why_unmanaged(&[], &parameters), None);
+    }
 
     /// What is decided at these values, all else being far beyond its threshold.
     fn decided(change: impl Fn(&mut Counters, &mut ApplicationCounters)) -> Option<[bool; 3]> {

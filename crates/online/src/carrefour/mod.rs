@@ -55,6 +55,7 @@ pub struct Carrefour {
     thread_nodes: Vec<u16>,
     replicas: Replicas,
     thread_moves: Vec<ThreadMove>,
+    why_idle: Option<String>,
 }
 
 /// No application.
@@ -96,6 +97,7 @@ impl Carrefour {
             thread_nodes: Vec::new(),
             replicas: Replicas::new(setting.pages),
             thread_moves: Vec::new(),
+            why_idle: None,
         })
     }
 
@@ -352,6 +354,10 @@ impl OnlinePolicy for Carrefour {
             })
             .collect();
         let any = managed.iter().any(Option::is_some);
+        self.why_idle = match any {
+            true => None,
+            false => global::why_unmanaged(&counters.applications, &self.parameters),
+        };
         let mut applications = Vec::new();
         for thread in epoch.threads {
             self.set_node(thread.thread, thread.node);
@@ -384,6 +390,10 @@ impl OnlinePolicy for Carrefour {
 
     fn view(&self) -> View {
         self.rate.view(&self.parameters)
+    }
+
+    fn why_idle(&self) -> Option<String> {
+        self.why_idle.clone()
     }
 
     fn thread_moves(&mut self) -> Vec<ThreadMove> {

@@ -43,6 +43,8 @@ pub struct LabCounts {
     pub upgrades: u64,
     /// Of all misses, the kernel's.
     pub kernel_misses: u64,
+    /// Of all misses, those of page walks: entries of page tables that no cache had.
+    pub walk_misses: u64,
     /// Lines written back to memory.
     pub write_backs: u64,
     /// Misses of all TLBs.
@@ -53,8 +55,10 @@ pub struct LabCounts {
     pub queue_s: f64,
     /// What hits of second-level and last-level caches took.
     pub hit_s: f64,
-    /// What TLB misses took.
+    /// What TLB misses took, without what their page walks waited for.
     pub tlb_s: f64,
+    /// What page walks waited for caches and memory.
+    pub walk_s: f64,
     /// Each node.
     pub nodes: Vec<LabNode>,
     /// Misses for each pair of nodes that has any.
@@ -142,12 +146,14 @@ impl LabCounts {
             other_cache_served: count(LabCount::OtherCacheServed),
             upgrades: count(LabCount::Upgrades),
             kernel_misses: count(LabCount::KernelMisses),
+            walk_misses: count(LabCount::WalkMisses),
             write_backs: count(LabCount::WriteBacks),
             tlb_misses: count(LabCount::TlbMisses),
             stall_s: 0.0,
             queue_s: 0.0,
             hit_s: count(LabCount::HitFs) as f64 / FS_PER_S,
             tlb_s: count(LabCount::TlbFs) as f64 / FS_PER_S,
+            walk_s: count(LabCount::WalkFs) as f64 / FS_PER_S,
             nodes: (0..nodes)
                 .map(|node| LabNode {
                     node,

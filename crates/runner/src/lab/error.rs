@@ -52,6 +52,10 @@ pub enum LabError {
     Emulator { message: String },
     #[error("the command still ran after {seconds} s; --time-limit sets another limit")]
     TooLong { seconds: u64 },
+    #[error(
+        "the command did not reach nearpage_begin, where --fast begins to model: leave out --fast, or mark the program"
+    )]
+    NoMarker,
     #[error("what the model counted is missing or damaged")]
     NoCounts,
 }
@@ -66,6 +70,7 @@ impl LabError {
                 | Self::OutOfMemory { .. }
                 | Self::Emulator { .. }
                 | Self::TooLong { .. }
+                | Self::NoMarker
                 | Self::NoCounts
         )
     }

@@ -21,6 +21,15 @@ const PAUSE_NS: u64 = 40;
 const LOCAL_DISTANCE: u32 = 10;
 const DISTANCE_MAX: f64 = 254.0;
 
+/// When the model is switched on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Warmth {
+    /// After so many begin marks.
+    pub begin_marks: u64,
+    /// Instructions from there on that are not counted.
+    pub warm_up_instructions: u64,
+}
+
 /// The modelled machine, cut to the guest's CPUs and memory.
 pub(super) struct LabMachine {
     machine: Machine,
@@ -41,7 +50,7 @@ impl LabMachine {
         argument: &str,
         cpus: Option<u32>,
         memory_mib: u32,
-        from_mark: bool,
+        warmth: Warmth,
     ) -> Result<Self, Error> {
         let (machine, cut) = with_cpus(machine, cpus)?;
         let (tracing, mut assumed) = Tracing::new(&machine, argument, &TraceOptions::default())
@@ -57,8 +66,8 @@ impl LabMachine {
             cause,
         };
         let setup = Setup::parse(&tracing.setup).map_err(|error| refused(error.to_string()))?;
-        let lab_setup = lab_setup(&machine, &timing, setup.line_bytes, memory_mib, from_mark)
-            .map_err(refused)?;
+        let lab_setup =
+            lab_setup(&machine, &timing, setup.line_bytes, memory_mib, warmth).map_err(refused)?;
         let nodes = machine.nodes.len() as u32;
         let needed = u64::from(nodes) * u64::from(memory_mib);
         if let Some(free_mib) = free_mib().filter(|free| needed > *free) {
@@ -246,7 +255,7 @@ fn lab_setup(
     timing: &Timing,
     line_bytes: u32,
     memory_mib: u32,
-    from_mark: bool,
+    warmth: Warmth,
 ) -> Result<String, String> {
     let fs = |ns: f64| (ns * FS_PER_NS).round() as u64;
     let line_fs = |bytes_per_s: f64| fs(f64::from(line_bytes) / bytes_per_s * 1e9);
@@ -274,7 +283,8 @@ fn lab_setup(
         link_fs: Numbers(&links),
         routes: Routes(&routes),
         memory_bytes: Numbers(&memory),
-        from_mark,
+        begin_marks: warmth.begin_marks,
+        warm_up_instructions: warmth.warm_up_instructions,
     };
     setup.check().map_err(|error| error.to_string())?;
     Ok(setup.to_string())
@@ -297,7 +307,7 @@ mod tests {
     use super::*;
 
     fn lab(name: &str, cpus: Option<u32>) -> Result<LabMachine, Error> {
-        LabMachine::new(&preset(name).unwrap(), name, cpus, 64, false)
+        LabMachine::new(&preset(name).unwrap(), name, cpus, 64, Warmth::default())
     }
 
     #[test]
@@ -367,7 +377,7 @@ mod tests {
     fn a_node_without_cpus_is_reached_from_the_nearest() {
         let mut machine = preset("carrefour-a").unwrap();
         machine.nodes[3].cpus.clear();
-        let machine = LabMachine::new(&machine, "cut", Some(3), 64, false).unwrap();
+        let machine = LabMachine::new(&machine, "cut", Some(3), 64, Warmth::default()).unwrap();
         let arguments = machine.emulator_arguments().join(" ");
         assert!(
             arguments.contains("node,nodeid=3,memdev=memory3,initiator=1"),
@@ -380,7 +390,7 @@ mod tests {
     fn a_machine_without_caches_is_refused() {
         let mut machine = preset("carrefour-a").unwrap();
         machine.caches.clear();
-        let error = LabMachine::new(&machine, "mine.toml", None, 64, false)
+        let error = LabMachine::new(&machine, "mine.toml", None, 64, Warmth::default())
             .err()
             .unwrap();
         assert!(error.to_string().contains("no caches"), "{error}");

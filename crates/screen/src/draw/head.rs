@@ -37,6 +37,7 @@ pub fn lines(model: &Model, view: &View, is_held: bool, columns_max: usize) -> V
             row("by node", by_node(model));
             if model.subject.kind == Kind::Live {
                 row("moved", moved(model, columns_max));
+                row("idle", model.latest.why_idle.clone().unwrap_or_default());
                 row("not moved", not_moved(&model.outcomes));
             }
         }

@@ -64,6 +64,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             threads: &threads,
             lock_wait_ns: self.epoch.lock_wait / FS as u64,
             move_ns: (moving - self.epoch.moving) / FS as u64,
+            // Policies know what a move takes on a modelled machine.
+            moves: 0,
             short_of_memory,
         };
         self.policy.end_epoch(&epoch, &mut self.actions);

@@ -5,8 +5,9 @@
 //! thread runs all CPUs: a lockstep would wait forever, and nothing here is shared between threads.
 //!
 //! Counted is what runs between the first begin mark (the command's beginning) and the first end mark; a later begin
-//! mark, the program's own, begins again.
+//! mark, the program's own, begins again. Before so many begin marks as the setup says, nothing is modelled.
 
+mod emulator;
 mod model;
 mod queues;
 
@@ -14,10 +15,9 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
+use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
 use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabSetup};
@@ -34,7 +34,10 @@ use crate::qemu::{
     StoreBit, SystemInterface,
 };
 use crate::thread::PlacedRun;
-use model::{Access, KernelBlock, Model};
+use emulator::{MEMORY, QEMU, Qemu};
+use model::{Access, Emulator, KernelBlock, Model};
+
+const NS_FS: u64 = 1_000_000;
 
 /// What the plugin is told of an instruction with an access, in a word.
 #[derive(Clone, Copy)]
@@ -51,23 +54,8 @@ impl Code {
     }
 }
 
-/// QEMU's functions, and what does not change.
-struct Qemu {
-    id: Id,
-    system: SystemInterface,
-    blocks: MemoryInterface,
-    lab: LabInterface,
-    /// Blocks have one instruction while time is modelled.
-    exact: bool,
-    instruction_fs: u64,
-    line_shift: u32,
-    /// Where what was counted goes.
-    counts: PathBuf,
-}
-
-static QEMU: OnceLock<Qemu> = OnceLock::new();
-/// The guest's memory, once its first block is translated.
-static MEMORY: OnceLock<Memory> = OnceLock::new();
+/// Begin marks until time is modelled.
+static BEGIN_MARKS_LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// What callbacks change.
 struct Lab {
@@ -75,6 +63,8 @@ struct Lab {
     /// Those that callbacks were told of, kept for good: the emulator translates the same code often.
     runs: HashMap<PlacedRun, &'static KeptRun>,
     marks: u32,
+    /// Instructions until what is counted begins anew, after the first mark.
+    warm_up_left: u64,
     began_ns: u64,
     began: Instant,
     ended: bool,
@@ -137,7 +127,6 @@ pub fn install(
     setup: &Setup<'static>,
     lab_path: &str,
     folder: &Path,
-    exact: bool,
 ) -> Result<(), StartError> {
     let text = std::fs::read_to_string(lab_path).map_err(|source| StartError::File {
         path: lab_path.to_owned(),
@@ -148,13 +137,12 @@ pub fn install(
         source,
     })?;
     let missing = |_| StartError::NoLab;
-    let from_mark = lab.from_mark;
+    BEGIN_MARKS_LEFT.store(lab.begin_marks, Relaxed);
     let qemu = Qemu {
         id,
         system: SystemInterface::find().map_err(missing)?,
         blocks: MemoryInterface::find().map_err(missing)?,
         lab: LabInterface::find().map_err(missing)?,
-        exact,
         instruction_fs: lab.instruction_fs,
         line_shift: setup.line_bytes.trailing_zeros(),
         counts: folder.join("counts"),
@@ -171,6 +159,7 @@ pub fn install(
         model: Model::new(setup, &lab),
         runs: HashMap::new(),
         marks: 0,
+        warm_up_left: lab.warm_up_instructions,
         began_ns: 0,
         began: Instant::now(),
         ended: false,
@@ -185,7 +174,7 @@ pub fn install(
     // they are for.
     unsafe {
         *LAB.lab.get() = Some(state);
-        if from_mark {
+        if lab.begin_marks > 0 {
             (interface.register_vcpu_tb_trans_cb)(id, translated_before);
         } else {
             listen(id);
@@ -197,14 +186,11 @@ pub fn install(
 /// # Safety
 /// In `qemu_plugin_install`, or while no CPU runs.
 unsafe fn listen(id: Id) {
-    let (Some(interface), Some(qemu)) = (qemu::qemu(), QEMU.get()) else {
+    let Some(interface) = qemu::qemu() else {
         return;
     };
     // SAFETY: QEMU's functions, with the callbacks that they are for.
     unsafe {
-        if qemu.exact {
-            (qemu.lab.exact)();
-        }
         (interface.register_vcpu_tb_trans_cb)(id, translated);
         (interface.register_atexit_cb)(id, exiting, std::ptr::null_mut());
     }
@@ -223,19 +209,20 @@ unsafe extern "C" fn translated_before(_: Id, block: *mut Block) {
         for number in 0..(interface.tb_n_insns)(block) {
             let instruction = (interface.tb_get_insn)(block, number);
             if !instruction.is_null() && text(interface, instruction) == BEGIN_MARK {
-                at(interface, instruction, first_mark, std::ptr::null::<()>());
+                at(interface, instruction, mark_before, std::ptr::null::<()>());
             }
         }
     }
 }
 
-/// The program begins to be measured.
+/// A begin mark before which nothing is modelled.
 ///
 /// # Safety
 /// QEMU calls it.
-unsafe extern "C" fn first_mark(_: c_uint, _: *mut c_void) {
-    if let Some(qemu) = QEMU.get() {
-        // SAFETY: QEMU's function, in a callback of a CPU; a second call does nothing.
+unsafe extern "C" fn mark_before(_: c_uint, _: *mut c_void) {
+    let before = BEGIN_MARKS_LEFT.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+    if let Some(qemu) = QEMU.get().filter(|_| before == Ok(1)) {
+        // SAFETY: QEMU's function, in a callback of a CPU.
         unsafe { (qemu.system.reset)(qemu.id, begin_now) };
     }
 }
@@ -253,25 +240,32 @@ unsafe extern "C" fn begin_now(id: Id) {
 }
 
 impl Lab {
-    fn now_ns(qemu: &Qemu) -> u64 {
-        // SAFETY: QEMU's function, in a callback of a CPU.
-        let count = unsafe { (qemu.lab.count)() };
-        (u128::from(count) * u128::from(qemu.instruction_fs) / 1_000_000) as u64
-    }
-
     fn begin(&mut self, qemu: &Qemu) {
         if !self.ended {
             self.marks += 1;
-            self.began_ns = Self::now_ns(qemu);
-            self.began = Instant::now();
-            self.model.restart();
+            self.restart(qemu);
+        }
+    }
+
+    fn restart(&mut self, qemu: &Qemu) {
+        self.began_ns = qemu.now_fs() / NS_FS;
+        self.began = Instant::now();
+        self.model.restart();
+    }
+
+    /// So many instructions have run while caches are warmed.
+    #[cold]
+    fn warm_up(&mut self, qemu: &Qemu, instructions: u64) {
+        self.warm_up_left = self.warm_up_left.saturating_sub(instructions);
+        if self.warm_up_left == 0 {
+            self.restart(qemu);
         }
     }
 
     fn end(&mut self, qemu: &Qemu) {
         if self.marks > 0 && !self.ended {
             self.ended = true;
-            let (began_ns, ended_ns) = (self.began_ns, Self::now_ns(qemu));
+            let (began_ns, ended_ns) = (self.began_ns, qemu.now_fs() / NS_FS);
             self.model.count(LabCount::BeganNs, began_ns);
             self.model.count(LabCount::GuestNs, ended_ns - began_ns);
             let host_ns = self.began.elapsed().as_nanos() as u64;
@@ -421,19 +415,15 @@ unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
     };
     // SAFETY: `translated` gave a run that is kept for good.
     let kept = unsafe { &*run.cast::<KeptRun>() };
+    if lab.warm_up_left > 0 && lab.marks > 0 && !lab.ended {
+        lab.warm_up(qemu, kept.run.run.instructions());
+    }
     lab.model.enter(vcpu as usize, kept.kernel);
-    let stall = lab.model.block(vcpu as usize, &kept.run, || now_fs(qemu));
+    let stall = lab.model.block(vcpu as usize, &kept.run, qemu);
     if stall > 0 {
         // SAFETY: QEMU's function, in a callback of a CPU.
         unsafe { (qemu.lab.stall)(stall) };
     }
-}
-
-/// The running CPU's time in femtoseconds.
-fn now_fs(qemu: &Qemu) -> u64 {
-    // SAFETY: QEMU's function, in a callback of a CPU.
-    let count = unsafe { (qemu.lab.count)() };
-    count.saturating_mul(qemu.instruction_fs)
 }
 
 /// An instruction has accessed memory.
@@ -472,7 +462,7 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: 
         repeats: code & Code::REPEATS != 0,
     };
     let store = kind.is_store(StoreBit::known());
-    let stall = lab.model.access(&reference, store, || now_fs(qemu));
+    let stall = lab.model.access(&reference, store, qemu);
     if stall > 0 {
         // SAFETY: QEMU's function, in a callback of a CPU.
         unsafe { (qemu.lab.stall)(stall) };

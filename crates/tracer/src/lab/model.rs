@@ -1,6 +1,7 @@
 //! What each reference takes: caches, TLBs and directory of the tracer, latencies and queues of the machine.
 //!
-//! A CPU waits for each of its misses, fetches and stores, too, before it goes on.
+//! A CPU waits for each of its misses, fetches and stores, too, before it goes on. After a miss of all TLBs it loads the
+//! page's entries from the guest's page tables, one after the other, through its data caches.
 
 use nearpage_wire::lab::{LabCount, LabLine, LabSetup};
 use nearpage_wire::trace::Served;
@@ -13,6 +14,19 @@ use crate::thread::{PlacedRun, Run};
 
 /// Bits of a page's virtual number that a TLB entry is known by, besides the page of memory behind it.
 const TLB_NUMBER_BITS: u32 = 18;
+
+/// Levels of page tables at most.
+pub const PAGE_WALK_MAX: usize = 5;
+
+/// What the model asks of the emulator.
+pub trait Emulator {
+    /// The running CPU's time in femtoseconds.
+    fn now_fs(&self) -> u64;
+
+    /// Places in the guest's memory of the page-table entries that a walk for an address loads, the root's first; how
+    /// many there are.
+    fn page_walk(&self, address: u64, places: &mut [u64; PAGE_WALK_MAX]) -> usize;
+}
 
 /// Misses from one node's CPUs to another's memory.
 #[derive(Clone, Copy, Default)]
@@ -137,7 +151,7 @@ impl Model {
 
     /// A load or store `now` in the CPU's time; for how many counts the CPU stalls.
     #[inline]
-    pub fn access(&mut self, access: &Access, store: bool, now: impl Fn() -> u64) -> u64 {
+    pub fn access(&mut self, access: &Access, store: bool, emulator: &impl Emulator) -> u64 {
         let &Access {
             cpu: number,
             address,
@@ -169,20 +183,21 @@ impl Model {
         if cpu.tlb.quick(page) && hit && !crosses {
             return 0;
         }
-        let mut stall = self.translate(number, page, false);
         let reference = Reference {
             store,
             fetch: false,
+            walk: false,
             kernel: access.kernel,
         };
+        let mut stall = self.translate(number, page, address, reference, emulator);
         if !hit {
-            stall += self.miss(number, line, reference, now() + stall);
+            stall += self.miss(number, line, reference, emulator.now_fs() + stall);
         }
         if crosses {
             let line = last >> self.line_shift;
             let cpu = self.caches.cpu(number);
             if !cpu.is_some_and(|cpu| hits_data(cpu, line, store)) {
-                stall += self.miss(number, line, reference, now() + stall);
+                stall += self.miss(number, line, reference, emulator.now_fs() + stall);
             }
         }
         self.in_counts(number, stall)
@@ -211,7 +226,7 @@ impl Model {
 
     /// A block begins; for how many counts the CPU stalls.
     #[inline]
-    pub fn block(&mut self, number: usize, placed: &PlacedRun, now: impl Fn() -> u64) -> u64 {
+    pub fn block(&mut self, number: usize, placed: &PlacedRun, emulator: &impl Emulator) -> u64 {
         let run = placed.run;
         let instructions = run.instructions();
         self.count(LabCount::Instructions, instructions);
@@ -234,10 +249,16 @@ impl Model {
             return 0;
         }
         self.latest[number].block = (first << 8 | run.lines(), taken);
+        let reference = Reference {
+            store: false,
+            fetch: true,
+            walk: false,
+            kernel: placed.kernel,
+        };
         let mut stall = if here {
             0
         } else {
-            self.translate(number, page, true)
+            self.translate(number, page, address, reference, emulator)
         };
         for line in first..=last {
             let hit = self
@@ -246,12 +267,7 @@ impl Model {
                 .is_some_and(|cpu| cpu.l1_fetch.access::<false>(line));
             if !hit {
                 self.latest[number].block = (0, 0);
-                let reference = Reference {
-                    store: false,
-                    fetch: true,
-                    kernel: placed.kernel,
-                };
-                stall += self.miss(number, line, reference, now() + stall);
+                stall += self.miss(number, line, reference, emulator.now_fs() + stall);
             }
         }
         self.in_counts(number, stall)
@@ -259,11 +275,21 @@ impl Model {
 
     /// Puts a page into the TLBs if it isn't there; what that takes.
     #[inline(never)]
-    fn translate(&mut self, number: usize, page: u64, fetch: bool) -> u64 {
+    fn translate(
+        &mut self,
+        number: usize,
+        page: u64,
+        address: u64,
+        reference: Reference,
+        emulator: &impl Emulator,
+    ) -> u64 {
         let Some(cpu) = self.caches.cpu(number) else {
             return 0;
         };
-        let tlb = if fetch { cpu.fetch_tlb() } else { &cpu.tlb };
+        let tlb = match reference.fetch {
+            true => cpu.fetch_tlb(),
+            false => &cpu.tlb,
+        };
         if tlb.quick(page) {
             return 0;
         }
@@ -276,7 +302,36 @@ impl Model {
         }
         self.count(LabCount::TlbMisses, 1);
         self.count(LabCount::TlbFs, self.tlb_miss_fs);
-        self.tlb_miss_fs
+        self.tlb_miss_fs + self.page_walk(number, address, reference, emulator)
+    }
+
+    /// Loads a page's entries; how long that takes.
+    fn page_walk(
+        &mut self,
+        number: usize,
+        address: u64,
+        reference: Reference,
+        emulator: &impl Emulator,
+    ) -> u64 {
+        let reference = Reference {
+            store: false,
+            fetch: false,
+            walk: true,
+            ..reference
+        };
+        let mut places = [0; PAGE_WALK_MAX];
+        let count = emulator.page_walk(address, &mut places);
+        let mut stall = 0;
+        for place in &places[..count] {
+            let line = place >> self.line_shift;
+            let cpu = self.caches.cpu(number);
+            if !cpu.is_some_and(|cpu| hits_data(cpu, line, false)) {
+                let now = emulator.now_fs() + self.tlb_miss_fs + stall;
+                stall += self.miss(number, line, reference, now);
+            }
+        }
+        self.count(LabCount::WalkFs, stall);
+        stall
     }
 
     /// What a first-level cache could not serve; what that takes.
@@ -311,6 +366,7 @@ impl Model {
                     _ => {}
                 }
                 self.count(LabCount::KernelMisses, reference.kernel.into());
+                self.count(LabCount::WalkMisses, reference.walk.into());
                 stall_fs
             }
             Served::L2 | Served::L3 => {
@@ -376,6 +432,7 @@ impl Model {
 struct Reference {
     store: bool,
     fetch: bool,
+    walk: bool,
     kernel: bool,
 }
 
@@ -393,3 +450,6 @@ fn tlb_page(address: u64, place: u64) -> u64 {
     let number = address >> PAGE_BITS & ((1 << TLB_NUMBER_BITS) - 1);
     (place >> PAGE_BITS) << TLB_NUMBER_BITS | number
 }
+
+#[cfg(test)]
+mod tests;

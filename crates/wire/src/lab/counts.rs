@@ -61,14 +61,18 @@ counts! {
     Upgrades = "upgrades",
     /// Of all misses, the kernel's.
     KernelMisses = "kernel_misses",
+    /// Of all misses, those of page walks.
+    WalkMisses = "walk_misses",
     /// Lines written back to memory.
     WriteBacks = "write_backs",
     /// Misses of all TLBs.
     TlbMisses = "tlb_misses",
     /// What hits of the second and the third level took.
     HitFs = "hit_fs",
-    /// What misses of all TLBs took.
+    /// What misses of all TLBs took, without what their page walks waited for.
     TlbFs = "tlb_fs",
+    /// What page walks waited for.
+    WalkFs = "walk_fs",
     /// References to devices, which take no time of their own.
     DeviceReferences = "device_references",
 }

@@ -15,7 +15,8 @@
 //! link_fs 16000000 …           service of a line by each link; may be empty
 //! routes - 0 2 0,2 …           links from the memory to the CPU, in the order of latency_fs; -: none
 //! memory_bytes 536870912 …     of each node, in the order of the emulator's memory backends
-//! from_mark 1                  1: nothing takes longer than its instructions before the begin mark
+//! begin_marks 1                nothing takes longer than its instructions before so many begin marks
+//! warm_up_instructions 0       of all CPUs, from there on until they are counted
 //! ```
 //!
 //! Each line comes once, in any order but for the first.
@@ -90,8 +91,10 @@ pub struct LabSetup<'a> {
     pub routes: Routes<'a>,
     /// Bytes of each node's memory.
     pub memory_bytes: Numbers<'a>,
-    /// Nothing takes longer than its instructions before the begin mark.
-    pub from_mark: bool,
+    /// Nothing takes longer than its instructions before so many begin marks.
+    pub begin_marks: u64,
+    /// Instructions of all CPUs from there on until they are counted.
+    pub warm_up_instructions: u64,
 }
 
 /// What is wrong with a lab's setup.
@@ -118,7 +121,7 @@ impl fmt::Display for LabSetupError<'_> {
 impl core::error::Error for LabSetupError<'_> {}
 
 /// Settings by their place in this list.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "instruction_fs",
     "quantum_ns",
     "pause_ns",
@@ -130,7 +133,8 @@ const NAMES: [&str; 12] = [
     "link_fs",
     "routes",
     "memory_bytes",
-    "from_mark",
+    "begin_marks",
+    "warm_up_instructions",
 ];
 
 impl<'a> LabSetup<'a> {
@@ -177,11 +181,8 @@ impl<'a> LabSetup<'a> {
             link_fs: Numbers(get("link_fs")?),
             routes: Routes(get("routes")?),
             memory_bytes: Numbers(get("memory_bytes")?),
-            from_mark: match number("from_mark")? {
-                0 => false,
-                1 => true,
-                _ => return Err(LabSetupError::Setting("from_mark")),
-            },
+            begin_marks: number("begin_marks")?,
+            warm_up_instructions: number("warm_up_instructions")?,
         };
         setup.check()?;
         Ok(setup)
@@ -207,6 +208,7 @@ impl<'a> LabSetup<'a> {
             ),
             ((100..=1_000_000).contains(&self.quantum_ns), "quantum_ns"),
             (self.pause_ns <= 10_000, "pause_ns"),
+            (self.begin_marks <= 2, "begin_marks"),
             ((1..=64).contains(&nodes), "memory_bytes"),
             (
                 self.latency_fs.iter().count() == nodes * nodes,
@@ -239,7 +241,8 @@ impl fmt::Display for LabSetup<'_> {
         writeln!(out, "link_fs {}", self.link_fs.0)?;
         writeln!(out, "routes {}", self.routes.0)?;
         writeln!(out, "memory_bytes {}", self.memory_bytes.0)?;
-        writeln!(out, "from_mark {}", u8::from(self.from_mark))
+        writeln!(out, "begin_marks {}", self.begin_marks)?;
+        writeln!(out, "warm_up_instructions {}", self.warm_up_instructions)
     }
 }
 

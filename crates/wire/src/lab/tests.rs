@@ -19,7 +19,8 @@ fn setup() -> LabSetup<'static> {
         link_fs: Numbers("16 16"),
         routes: Routes("- 1 0 -"),
         memory_bytes: Numbers("1024 0"),
-        from_mark: true,
+        begin_marks: 1,
+        warm_up_instructions: 1000,
     }
 }
 
@@ -48,7 +49,7 @@ fn a_setup_that_cannot_be_is_refused() {
         ("latency_fs 87 113 113 87", "latency_fs 87 113"),
         ("routes - 1 0 -", "routes - 2 0 -"),
         ("quantum_ns 1000\n", ""),
-        ("from_mark 1", "from_mark 2"),
+        ("begin_marks 1", "begin_marks 3"),
         ("pause_ns 40", "pause_ns forty"),
         ("pause_ns 40", "pause_ns 40\npause_ns 40"),
     ] {

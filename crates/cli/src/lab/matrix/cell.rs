@@ -3,15 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearpage_runner::{Error, LabOptions, LabStream, lab};
+use nearpage_runner::{Error, LabOptions, LabStream, ModelledFrom, lab};
 use serde::{Deserialize, Serialize};
 
 use super::file::MatrixFile;
 use crate::cells::{self, Attempt};
 use crate::lab::LabOutput;
 
-/// Processor time that a boot may take where the file says nothing.
-const BOOT_LIMIT_S: f64 = 120.0;
 /// Most that is kept of what a command prints, its end.
 const OUTPUT_BYTES_MAX: usize = 4096;
 /// What makes a run. A file that was kept for another one is not taken for it.
@@ -100,10 +98,10 @@ impl Spec {
             memory_mib: self.memory_mib,
             kernel: None,
             share: None,
-            whole: false,
-            exact_interrupts: false,
+            modelled_from: ModelledFrom::Command,
+            warm_up_instructions: 0,
             seed: self.seed,
-            boot_limit: Duration::from_secs_f64(file.boot_limit_s.unwrap_or(BOOT_LIMIT_S)),
+            boot_limit: file.boot_limit_s.map(Duration::from_secs_f64),
             time_limit: file.time_limit_s.map(Duration::from_secs_f64),
         };
         let output = std::cell::RefCell::new((Vec::new(), Vec::new()));

@@ -1,0 +1,43 @@
+//! QEMU as the lab asks it: its functions, its guest's memory.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use super::model::{Emulator, PAGE_WALK_MAX};
+use crate::memory::Memory;
+use crate::qemu::{Id, LabInterface, MemoryInterface, SystemInterface};
+
+/// QEMU's functions, and what does not change.
+pub(super) struct Qemu {
+    pub id: Id,
+    pub system: SystemInterface,
+    pub blocks: MemoryInterface,
+    pub lab: LabInterface,
+    pub instruction_fs: u64,
+    pub line_shift: u32,
+    /// Where what was counted goes.
+    pub counts: PathBuf,
+}
+
+pub(super) static QEMU: OnceLock<Qemu> = OnceLock::new();
+/// The guest's memory, once its first block is translated.
+pub(super) static MEMORY: OnceLock<Memory> = OnceLock::new();
+
+/// Asked in a callback of the running CPU.
+impl Emulator for Qemu {
+    fn now_fs(&self) -> u64 {
+        // SAFETY: QEMU's function, in a callback of a CPU.
+        let count = unsafe { (self.lab.count)() };
+        count.saturating_mul(self.instruction_fs)
+    }
+
+    fn page_walk(&self, address: u64, places: &mut [u64; PAGE_WALK_MAX]) -> usize {
+        let mut entries = [std::ptr::null(); PAGE_WALK_MAX];
+        // SAFETY: QEMU's function, in a callback of a CPU; it writes as many entries as a walk has at most.
+        let count = unsafe { (self.lab.page_walk)(address, entries.as_mut_ptr()) };
+        let found = entries.iter().take(usize::try_from(count).unwrap_or(0));
+        let found = found.filter_map(|entry| MEMORY.get()?.place(entry.addr() as u64));
+        let places = places.iter_mut().zip(found);
+        places.map(|(place, found)| *place = found).count()
+    }
+}
