@@ -58,6 +58,8 @@ fn profile(values: JobObject, is_far: bool) -> RankProfile {
         (NodeId(1), memory(1940.0, 0.0))
     };
     RankProfile {
+        memory_bytes: Some(3 << 30),
+        page_shares: [(near.0, 0.75), (NodeId(2), 0.25)].into(),
         total: used,
         objects: [(values, (used, "block"))].into(),
         elapsed_ns: 10_000_000_000,
