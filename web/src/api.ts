@@ -133,7 +133,9 @@ export interface Plan {
 /** Time, page, what was done, home before, node that it went to. */
 export type Movement = [number, number, string, number, number];
 export interface Movements {
-  page_bytes: number; kept: Movement[]; beyond: number; pages_beyond: number;
+  page_bytes: number; kept: Movement[]; omitted?: number; pages_omitted?: number;
+  /** What files of earlier versions have instead. */
+  beyond?: number; pages_beyond?: number;
   /** Objects: position of the first page in the extent, pages, name; an object inside another comes later. */
   extents: { process: number; address: string; first: string; last: string; objects?: [number, number, string][] }[];
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use nearpage_attribution::{Attribution, Confidence, Names, Sampling};
 use nearpage_machine::{Assumed, Machine, NodeId, ThreadPlacement};
-use nearpage_plan::{Decision, Placement, Plan, Predicted, Program, Team};
+use nearpage_plan::{Decision, Placement, Plan, PlanPrediction, Program, Team};
 use nearpage_recording::Recording;
 
 use crate::analysis::Analysis;
@@ -329,7 +329,7 @@ impl<'a> Planner<'a> {
             uncertainty,
         });
         note_effects(&mut plan, &prediction);
-        let predicted = Predicted {
+        let predicted = PlanPrediction {
             local_before: prediction.first_touch.local_share,
             local_after: prediction.planned.local_share,
             first_touch_ns: time.map(|time| time.scaled_first_touch_ns),
