@@ -13,8 +13,8 @@ use crate::compact::{Part, Tables, empty_header};
 use crate::deal::Dealer;
 use crate::recognise::{NotRecognised, Recogniser};
 use crate::{
-    Decision, Error, LatePlacement, Mechanism, Owner, Pinning, PlaceRule, Placement, Plan, ProgramImage,
-    Start, Subject, Target, Team,
+    Decision, Error, LatePlacement, Mechanism, Owner, Pinning, PlaceRule, Placement, Plan,
+    ProgramImage, Start, Subject, Target, Team,
 };
 
 /// What the preload library reads, and what people should know about it.

@@ -2,7 +2,7 @@
 
 use nearpage_online::best_node::hop_sensitive;
 use nearpage_online::{Action, Epoch, Observation, OnlinePolicy};
-use nearpage_recording::trace::{TraceEvent, Served, StepBatch, Steps};
+use nearpage_recording::trace::{Served, StepBatch, Steps, TraceEvent};
 
 use crate::Error;
 use crate::figures::Figures;

@@ -1,7 +1,7 @@
 //! Several programs at once.
 
 use nearpage_recording::ThreadIndex;
-use nearpage_recording::trace::{TraceEvent, PageIndex, StepBatch, Steps};
+use nearpage_recording::trace::{PageIndex, StepBatch, Steps, TraceEvent};
 use rustc_hash::FxHashMap;
 
 use crate::policy::{PhaseHomes, PlanHomes};

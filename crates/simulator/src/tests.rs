@@ -1,7 +1,7 @@
 //! Traces and machines for tests; what a policy is shown; threads, signals, phases, and what is refused.
 
 use nearpage_machine::{CpuId, Machine, preset};
-use nearpage_recording::trace::{TraceEvent, Miss, PageIndex, Served, StepBatch, TracedThread};
+use nearpage_recording::trace::{Miss, PageIndex, Served, StepBatch, TraceEvent, TracedThread};
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 use crate::{
@@ -88,7 +88,10 @@ fn thread(
 }
 
 fn batch(misses: Vec<Miss>, trace_events: Vec<(usize, u32, TraceEvent)>) -> Vec<StepBatch> {
-    vec![StepBatch { misses, trace_events }]
+    vec![StepBatch {
+        misses,
+        trace_events,
+    }]
 }
 
 fn trace(pages: usize, threads: Vec<(TracedThread, Vec<StepBatch>)>) -> MemoryTrace {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use nearpage_online::Action;
 use nearpage_recording::ThreadIndex;
-use nearpage_recording::trace::{TraceEvent, Miss, StepBatch};
+use nearpage_recording::trace::{Miss, StepBatch, TraceEvent};
 
 use rustc_hash::FxHashSet;
 
@@ -279,7 +279,11 @@ impl<'a> Thread<'a> {
         }
         match &mut self.steps {
             StepSource::Kept(batches) => {
-                let Some(StepBatch { misses, trace_events }) = batches.next() else {
+                let Some(StepBatch {
+                    misses,
+                    trace_events,
+                }) = batches.next()
+                else {
                     return Ok(false);
                 };
                 (self.misses, self.trace_events) = (misses.into(), trace_events.into());

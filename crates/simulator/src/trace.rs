@@ -1,7 +1,7 @@
 //! What is replayed.
 
 use nearpage_recording::ThreadIndex;
-use nearpage_recording::trace::{TraceEvent, StepBatch, Steps, TracedThread};
+use nearpage_recording::trace::{StepBatch, Steps, TraceEvent, TracedThread};
 
 pub use nearpage_recording::trace::FilePage;
 

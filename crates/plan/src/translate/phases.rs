@@ -5,7 +5,9 @@ use nearpage_wire::compact_plan::{NONE, PHASES_MAX, Rule, placement, subject};
 use super::{RuleRequest, Translation};
 use crate::compact::Part;
 use crate::recognise::{NotRecognised, Recogniser};
-use crate::{Decision, Error, LatePlacement, Phase, Pinning, Placement, Plan, Subject, Target, Team};
+use crate::{
+    Decision, Error, LatePlacement, Phase, Pinning, Placement, Plan, Subject, Target, Team,
+};
 
 impl<'a> Translation<'a> {
     /// The plan's phases, as far as they are carried out.

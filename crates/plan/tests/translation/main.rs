@@ -20,9 +20,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use nearpage_machine::{CpuId, Machine, ThreadPlacement, preset, thread_cpus};
 use nearpage_plan::{
-    Allocation, CallSiteFrame, Compact, Decision, Effect, Error, LatePlacement, Mechanism, ModuleName,
-    Origin, Pinning, PlaceRule, Placement, Plan, Program, ProgramImage, Start, Subject, Target,
-    Team, resolve_command, translate,
+    Allocation, CallSiteFrame, Compact, Decision, Effect, Error, LatePlacement, Mechanism,
+    ModuleName, Origin, Pinning, PlaceRule, Placement, Plan, Program, ProgramImage, Start, Subject,
+    Target, Team, resolve_command, translate,
 };
 use nearpage_wire::compact_plan::RULE_LATER;
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
-    Compact, Evaluated, LatePlacement, ModuleImage, ModuleName, Phase, Plan, ProgramImage, SearchPaths,
-    Target, translate,
+    Compact, Evaluated, LatePlacement, ModuleImage, ModuleName, Phase, Plan, ProgramImage,
+    SearchPaths, Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Touch, Trace};
 use nearpage_recording::{Module, Object, Recording, ThreadIndex};

@@ -1,6 +1,6 @@
 //! A recording's trace as the simulator takes it.
 
-use nearpage_recording::trace::{TraceEvent, Miss, PageIndex, StepBatch, Steps};
+use nearpage_recording::trace::{Miss, PageIndex, StepBatch, Steps, TraceEvent};
 use nearpage_recording::{Object, ObjectKind, Recording};
 use nearpage_simulator::{FilePage, StepSource, ThreadSteps, Trace, is_marked};
 

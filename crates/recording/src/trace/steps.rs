@@ -8,7 +8,7 @@ use super::images::Images;
 use super::pages::{PageLookup, PageTable};
 use super::survey::{shared_files, walk};
 use super::traced::OpenedTrace;
-use super::{FilePage, TraceEvent, Miss, PageIndex, StepBatch, Steps, TracedThread};
+use super::{FilePage, Miss, PageIndex, StepBatch, Steps, TraceEvent, TracedThread};
 use crate::{AccessKind, Error};
 
 /// Signals of different processes are told apart by the bits above these.
@@ -135,7 +135,11 @@ fn is_child(images: &Images, programs: &[(usize, usize)]) -> bool {
 
 /// The instructions since the last step; of more than a field can say, steps that change nothing take
 /// the rest.
-fn take(pending: &mut u64, misses: &[Miss], trace_events: &mut Vec<(usize, u32, TraceEvent)>) -> u32 {
+fn take(
+    pending: &mut u64,
+    misses: &[Miss],
+    trace_events: &mut Vec<(usize, u32, TraceEvent)>,
+) -> u32 {
     while *pending > u64::from(u32::MAX) {
         trace_events.push((misses.len(), u32::MAX, NOTHING));
         *pending -= u64::from(u32::MAX);
@@ -227,7 +231,9 @@ impl ThreadSteps {
         }
         if self.programs.is_empty() && self.pending > 0 {
             let since = take(&mut self.pending, &batch.misses, &mut batch.trace_events);
-            batch.trace_events.push((batch.misses.len(), since, NOTHING));
+            batch
+                .trace_events
+                .push((batch.misses.len(), since, NOTHING));
         }
         self.next_program() || !batch.trace_events.is_empty()
     }

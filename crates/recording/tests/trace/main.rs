@@ -12,7 +12,7 @@ use making::trace::{TraceFile, load, machine, map, record, record_on, reference,
 use making::{Block, segment};
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::trace::{
-    DownsampleEvent, Downsampling, TraceEvent, Miss, PageIndex, StepBatch, Steps, Trace,
+    DownsampleEvent, Downsampling, Miss, PageIndex, StepBatch, Steps, Trace, TraceEvent,
     TraceOptions, TracedMove,
 };
 use nearpage_recording::{

@@ -53,7 +53,10 @@ pub(super) fn traces() -> impl Strategy<Value = MemoryTrace> {
                 .iter_mut()
                 .for_each(|what| what.0 = what.0.min(misses.len()));
             trace_events.sort_by_key(|what| what.0);
-            StepBatch { misses, trace_events }
+            StepBatch {
+                misses,
+                trace_events,
+            }
         });
     let one = (0u32..8, 0u64..4, prop::collection::vec(batch, 0..4));
     prop::collection::vec(one, 1..6).prop_map(|threads| {

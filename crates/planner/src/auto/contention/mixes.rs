@@ -104,7 +104,13 @@ impl Mix {
                 start_instructions: 0,
             };
             let trace_events = Vec::new();
-            threads.push((traced, vec![StepBatch { misses, trace_events }]));
+            threads.push((
+                traced,
+                vec![StepBatch {
+                    misses,
+                    trace_events,
+                }],
+            ));
             compute_ns.push(instructions as f64 * instruction_ns);
             demand.threads[Part::Use as usize].insert(thread, (node, counts));
         }
