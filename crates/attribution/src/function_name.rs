@@ -3,31 +3,19 @@
 
 use std::borrow::Cow;
 
+use nearpage_wire::without_return_type;
+
 /// `ns::grid<double>::step(…) const` of `void ns::grid<double>::step(std::vector<int> const&) const`.
 pub(crate) fn brief_function(name: &str) -> Cow<'_, str> {
-    match name.contains('(') {
-        true => without_arguments(without_return_type(name), ['(', ')']).into(),
-        false => name.into(),
+    if !name.contains('(') {
+        return name.into();
     }
-}
-
-/// Without what comes before the name: a template's name has what it returns there.
-fn without_return_type(name: &str) -> &str {
-    if name.contains("operator") {
-        return name;
-    }
-    let mut depth = 0;
-    let mut begin = 0;
-    for (at, byte) in name.bytes().enumerate() {
-        match byte {
-            b'<' => depth += 1,
-            b'>' => depth -= 1,
-            b' ' if depth == 0 => begin = at + 1,
-            b'(' if depth == 0 => break,
-            _ => {}
-        }
-    }
-    &name[begin..]
+    // The word `operator` ends in a space before some operators.
+    let name = match name.contains("operator") {
+        true => name,
+        false => without_return_type(name),
+    };
+    without_arguments(name, ['(', ')']).into()
 }
 
 /// `text` with an ellipsis between brackets that follow a name.
