@@ -370,7 +370,7 @@ impl BundleOutput {
             let _ = writeln!(
                 text,
                 "record --source {}: {}",
-                choice.asked,
+                choice.request,
                 printable(&choice.line)
             );
         }
