@@ -36,7 +36,7 @@ impl Steps for Generator<'_> {
         }
         let count = self.left.min(BATCH);
         self.left -= count;
-        batch.happenings.clear();
+        batch.trace_events.clear();
         let private = self.trace.pages / 2 / THREADS;
         let shared = self.trace.pages / 2;
         if self.misses.is_empty() {

@@ -1726,7 +1726,7 @@ fn a_bundle_shows_what_it_has_and_is_read_again() {
             .nearpage(["doctor", "--from-bundle", "b.tar", "--json"])
             .success(),
     );
-    assert_eq!(found["choices"][0]["asked"], "auto");
+    assert_eq!(found["choices"][0]["request"], "auto");
     let doctor = json(&case.nearpage(["doctor", "--json"]).success());
     let findings = doctor["findings"].as_array().unwrap();
     let auto = findings

@@ -210,3 +210,73 @@ fn colour_is_for_terminals_and_for_who_asks() {
     assert!(has_colour(&[("CLICOLOR_FORCE", "1")]));
     assert!(!has_colour(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
 }
+
+/// What a command says on standard error, a pseudo-terminal of so many columns.
+fn in_terminal(case: &Case, columns: usize, words: &str) -> String {
+    let nearpage = nearpage_path();
+    let line = format!(
+        "stty cols {columns}; '{}' {words} >printed",
+        nearpage.display()
+    );
+    let mut command = case.command("script");
+    command.args(["-qec", &line, "/dev/null"]);
+    case.run(command).stdout
+}
+
+#[test]
+fn words_wrap_in_terminals_of_any_width() {
+    let case = imported("terminals", &["one", "two"]);
+    for words in [
+        "plan one --machine opteron-4 -o p.toml",
+        "export one --to csv -o a.csv",
+        "import samples.csv --machine opteron-4 -o again",
+        "report none-of-these --json",
+        "simulate one",
+        "run --plan none.toml -- ./nothing",
+        "machine show none-of-these",
+    ] {
+        let mut command = case.command("sh");
+        command.args([
+            "-c",
+            &format!("'{}' {words} >printed", nearpage_path().display()),
+        ]);
+        let piped = case.run(command).stderr;
+        let of =
+            |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+        assert!(!of(&piped).is_empty(), "{words} says nothing");
+        for columns in [60, 80, 100] {
+            let said = in_terminal(&case, columns, words);
+            assert_eq!(of(&said), of(&piped), "{words} at {columns}");
+            for line in said.lines() {
+                let is_one_word = line.split_whitespace().count() < 2;
+                assert!(
+                    line.chars().count() <= columns || is_one_word,
+                    "{words} at {columns}: {line}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn colour_is_in_terminals_and_in_no_pipe() {
+    let case = imported("colours", &["one", "two"]);
+    for words in [
+        "report one",
+        "compare one two",
+        "plan one --machine opteron-4 -o p.toml",
+    ] {
+        let mut command = case.command("script");
+        let line = format!("stty cols 100; '{}' {words}", nearpage_path().display());
+        command
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", "xterm");
+        let shown = case.run(command).stdout;
+        let piped = case.nearpage(words.split(' ')).success();
+        assert!(!format!("{piped}").contains('\x1b'), "{words}: {piped}");
+        assert!(
+            words.starts_with("compare") || shown.contains("\x1b["),
+            "{words}: {shown}"
+        );
+    }
+}

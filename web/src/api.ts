@@ -133,7 +133,9 @@ export interface Plan {
 /** Time, page, what was done, home before, node that it went to. */
 export type Movement = [number, number, string, number, number];
 export interface Movements {
-  page_bytes: number; kept: Movement[]; beyond: number; pages_beyond: number;
+  page_bytes: number; kept: Movement[]; omitted?: number; pages_omitted?: number;
+  /** What files of earlier versions have instead. */
+  beyond?: number; pages_beyond?: number;
   /** Objects: position of the first page in the extent, pages, name; an object inside another comes later. */
   extents: { process: number; address: string; first: string; last: string; objects?: [number, number, string][] }[];
 }
@@ -146,13 +148,13 @@ export interface Simulation { machine: string; recording: string | string[]; thr
 export interface Use { samples: number; remote_share: number | null; cost_ns: number }
 export interface JobRank extends Use {
   rank: number; folder: string; host: string; local_rank: number | null; group: number | null; exit_status: number | null;
-  elapsed_ns: number; cpus: string | null; memory_nodes: string | null; gpus: string | null;
+  elapsed_ns: number; memory_bytes: number | null; cpus: string | null; memory_nodes: string | null; gpus: string | null;
 }
 export interface JobGroup extends Use {
   ranks: number[]; difference: string | null; objects: (Use & { name: string; share: number; pattern: string })[];
 }
-export interface JobNode extends Use { node: number }
-export interface JobHost extends Use { host: string; ranks: number[]; nodes: JobNode[] }
+export interface JobNode extends Use { node: number; memory_bytes: number | null }
+export interface JobHost extends Use { host: string; ranks: number[]; memory_bytes: number | null; nodes: JobNode[] }
 export interface JobReport {
   job: string | null; size: number | null; notes: string[]; rank_notes: { ranks: number[]; note: string }[];
   groups: JobGroup[]; too_few_samples: number[]; ranks: JobRank[]; hosts: JobHost[];

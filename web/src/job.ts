@@ -3,7 +3,7 @@
 import { api, type Job, type JobGroup, type JobHost, type JobNode, type JobRank, type JobReport, standalone, type Use } from "./api.ts";
 import { among, few } from "./colours.ts";
 import { h } from "./dom.ts";
-import { count, exact, percent, counted, time } from "./format.ts";
+import { bytes, count, exact, percent, counted, time } from "./format.ts";
 import { Plot, type Content, toPixels } from "./plot.ts";
 import { go, link } from "./state.ts";
 import { bar, type Column, sortedTable, table } from "./table.ts";
@@ -84,9 +84,12 @@ function groupPart(group: JobGroup, number: number, report: JobReport, hasNodes:
     }));
 }
 
+const memory = (row: { memory_bytes: number | null }) => (row.memory_bytes === null ? "?" : bytes(row.memory_bytes));
+
 /** Columns that ranks, hosts and nodes have. */
-const uses = <Row extends Use>(hasNodes: boolean): Column<Row>[] => [
+const uses = <Row extends Use & { memory_bytes: number | null }>(hasNodes: boolean): Column<Row>[] => [
   { title: "samples", value: (row) => row.samples, cell: (row) => count(row.samples), number: true },
+  { title: "memory", value: (row) => row.memory_bytes ?? -1, cell: memory, number: true },
   ...(hasNodes ? [{ title: "remote", value: (row: Row) => row.remote_share ?? -1, cell: (row: Row) => remote(row), number: true }] : []),
 ];
 

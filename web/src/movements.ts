@@ -90,9 +90,11 @@ export function movementsView(results: Result[], state: State): Element[] {
   const draw = ({ result, found }: (typeof able)[number], state: State) => {
     if (found === null) return;
     const { movements, kept } = found;
+    const omitted = movements.omitted ?? movements.beyond ?? 0;
+    const pagesOmitted = movements.pages_omitted ?? movements.pages_beyond ?? 0;
     const missing = [
-      movements.beyond > 0 ? `${exact(movements.beyond)} later movements are not in the file (--movements), so homes in between are those of the first ${exact(kept.length)}.` : "",
-      movements.pages_beyond > 0 ? `${exact(movements.pages_beyond)} pages are not in the file.` : "",
+      omitted > 0 ? `${exact(omitted)} later movements are not in the file (--movements), so homes in between are those of the first ${exact(kept.length)}.` : "",
+      pagesOmitted > 0 ? `${exact(pagesOmitted)} pages are not in the file.` : "",
     ].filter((text) => text !== "");
     const some = kept.length > 0;
     place.replaceChildren(

@@ -4,6 +4,7 @@ use nearpage_recording::{CallSite, CallSiteId, Frame, ModuleId, Object, ObjectKi
 use nearpage_wire::{is_own_module, is_runtime_function, is_runtime_module};
 use rustc_hash::FxHashMap;
 
+use crate::function_name::brief_function;
 use crate::{ObjectGroup, ObjectName};
 
 /// The file name of a path.
@@ -53,7 +54,7 @@ pub fn place(tables: &Tables, frame: &Frame) -> String {
         (file, 0) => file.to_owned(),
         (file, line) => format!("{file}:{line}"),
     };
-    match (frame.function.as_str(), line.as_str()) {
+    match (&*brief_function(&frame.function), line.as_str()) {
         ("", "") => match module_name(tables, frame.module) {
             "" => format!("{:#x}", frame.offset),
             module => format!("{module}+{:#x}", frame.offset),
@@ -225,12 +226,12 @@ impl<'a> Names<'a> {
         };
         let innermost = &self.frames_of(site)[self.innermost(site)];
         let through = match (self.frames.contains_key(&site), kind) {
-            (true, _) if !innermost.function.is_empty() => innermost.function.as_str(),
-            (_, ObjectKind::Mapping) => "mmap",
-            _ => "malloc",
+            (true, _) if !innermost.function.is_empty() => brief_function(&innermost.function),
+            (_, ObjectKind::Mapping) => "mmap".into(),
+            _ => "malloc".into(),
         };
         let through = match self.alike.get(&site) {
-            None => through.to_owned(),
+            None => through.into_owned(),
             Some(Apart::Call(number, all)) => format!("{through}, {} of {all}", ordinal(*number)),
             Some(Apart::Places(numbers)) => {
                 let places = numbers.iter().map(|&number| {

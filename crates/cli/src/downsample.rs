@@ -154,7 +154,7 @@ fn computed_ns(recording: &Recording) -> anyhow::Result<Vec<f64>> {
         let mut instructions = 0;
         while steps.next(&mut batch)? {
             let misses = batch.misses.iter().map(|miss| miss.instructions);
-            let others = batch.happenings.iter().map(|happening| happening.1);
+            let others = batch.trace_events.iter().map(|trace_event| trace_event.1);
             instructions += misses.chain(others).map(u64::from).sum::<u64>();
         }
         if let Some(own) = computed.get_mut(traced.thread.0 as usize) {

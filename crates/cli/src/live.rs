@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nearpage_amount::counted;
+use nearpage_http::Endpoint;
 use nearpage_live::{Entry, Limits, LivePolicy, Report, append, replay, text};
 use nearpage_runner::{OnlineMigration, OnlineMigrationOptions};
 use nearpage_screen::{Kind, Screen};
@@ -21,6 +22,8 @@ use crate::{Usage, terminal};
 
 /// An interval shorter than this has too few samples for anything.
 const INTERVAL_MIN_S: f64 = 0.01;
+/// More often a collector is kept busy with a few samples.
+const OTLP_INTERVAL_MIN_S: f64 = 1.0;
 
 /// What `live --json` prints: a line for each interval, with what the log has of it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -87,7 +90,14 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
             Err(error) => terminal::say(&format!("no screen: {error}")),
         }
     }
-    let migrated = migration.finish(&mut |report| show.interval(report));
+    let has_screen = show.screen.is_some();
+    let kept = DeferredLines::default();
+    let say = |line: &str| match has_screen {
+        _ if arguments.quiet => (),
+        true => kept.say(line),
+        false => terminal::say(line),
+    };
+    let migrated = migration.finish(&mut |report| show.interval(report), &say);
     let summary = show.screen.map(Screen::finish);
     if let (Some(output), None) = (output, &arguments.output) {
         // Whether anybody reads it or not.
@@ -95,6 +105,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     }
     let lines = summary.unwrap_or_default();
     lines.iter().for_each(|line| terminal::say_plainly(line));
+    kept.take().iter().for_each(|line| terminal::say(line));
     Ok(ExitCode::from(migrated?.status))
 }
 
@@ -150,8 +161,22 @@ fn options(arguments: &Live) -> anyhow::Result<OnlineMigrationOptions> {
         seed: arguments.seed,
         log: arguments.log.clone(),
         metrics_address: arguments.serve.clone(),
+        collector: collector(arguments)?,
         ..OnlineMigrationOptions::new(arguments.target(), policy)
     })
+}
+
+/// Who gets profiles, and how often.
+fn collector(arguments: &Live) -> anyhow::Result<Option<(Endpoint, Duration)>> {
+    let Some(endpoint) = &arguments.otlp else {
+        return Ok(None);
+    };
+    if arguments.otlp_interval < OTLP_INTERVAL_MIN_S {
+        let wording = format!("--otlp-interval {}: at least 1s", arguments.otlp_interval);
+        return Err(Usage(wording).into());
+    }
+    let every = Duration::from_secs_f64(arguments.otlp_interval);
+    Ok(Some((endpoint.clone(), every)))
 }
 
 /// The policy with its parameters.

@@ -225,7 +225,7 @@ fn decided(
 ) -> anyhow::Result<Vec<DecidedPlan>> {
     let deciding = &arguments.deciding;
     let planner = Planner::of(analysis, machine, deciding.threads());
-    let _progress = Progress::deciding(&analysis.recording.folder, planner.replayed());
+    let _progress = Progress::deciding(&analysis.recording.folder, planner.progress());
     Ok(planner.decide(policies, &deciding.parameters())?)
 }
 

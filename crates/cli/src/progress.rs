@@ -4,13 +4,13 @@
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nearpage_amount::counted;
+use nearpage_planner::auto::SearchProgress;
 use nearpage_report::printable;
 
 use crate::terminal;
@@ -36,7 +36,7 @@ type Update = Box<dyn Fn(&ProgressBar) + Send>;
 impl Progress {
     /// `doing` is what follows "nearpage: ": "reading r.nearpage".
     pub fn new(doing: String) -> Self {
-        Self::begin(doing, Some(lines()), None)
+        Self::begin(doing, Some(lines(stderr().is_terminal())), None)
     }
 
     /// The same; `done` is asked whenever a line is shown.
@@ -45,21 +45,27 @@ impl Progress {
             let (done, of_all) = done();
             set(bar, done, of_all);
         };
-        Self::begin(doing, Some(lines()), Some(Box::new(update)))
+        let lines = lines(stderr().is_terminal());
+        Self::begin(doing, Some(lines), Some(Box::new(update)))
     }
 
-    /// Deciding from a recording. A search of placements ends when no further placement is better, so the number of
-    /// those that were replayed is all that is known of how far it is.
-    pub fn deciding(folder: &Path, replayed: Arc<AtomicU64>) -> Self {
+    /// Deciding from a recording. A search of placements ends when no further placement is better, so the time that is left
+    /// is the most that it can be.
+    pub fn deciding(folder: &Path, search: Arc<SearchProgress>) -> Self {
         let doing = format!("deciding for {}", folder.display());
         let update = {
             let doing = doing.clone();
             move |bar: &ProgressBar| {
-                let words = in_search(&doing, replayed.load(Ordering::Relaxed));
-                bar.set_message(printable(&words));
+                bar.set_message(printable(&in_search(&doing, search.replayed())));
+                let [steps, steps_max] = search.steps();
+                if steps > 0 {
+                    bar.set_prefix("at most ");
+                    set(bar, steps, steps_max);
+                }
             }
         };
-        Self::begin(doing, Some(lines()), Some(Box::new(update)))
+        let lines = lines(stderr().is_terminal());
+        Self::begin(doing, Some(lines), Some(Box::new(update)))
     }
 
     /// The same while a command of the user's runs, whose standard error is not to have lines of ours in it.
@@ -80,8 +86,7 @@ impl Progress {
         let (end, ended) = channel();
         let shown = bar.clone();
         let line = spawn(move || {
-            let mut wait = patience;
-            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
+            each_period(&ended, patience, period, || {
                 if let Some(update) = &update {
                     update(&shown);
                 }
@@ -93,8 +98,7 @@ impl Progress {
                 } else {
                     terminal::say(&in_words(&shown));
                 }
-                wait = period;
-            }
+            });
             shown.finish_and_clear();
         });
         Self {
@@ -115,9 +119,18 @@ impl Progress {
     }
 }
 
+/// Shows something after `patience` and then after each `period`, until the work has ended.
+fn each_period(ended: &Receiver<()>, patience: Duration, period: Duration, mut show: impl FnMut()) {
+    let mut wait = patience;
+    while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
+        show();
+        wait = period;
+    }
+}
+
 /// How long the first line waits, and each further one.
-fn lines() -> (Duration, Duration) {
-    match stderr().is_terminal() {
+fn lines(is_terminal: bool) -> (Duration, Duration) {
+    match is_terminal {
         true => (PATIENCE, PERIOD),
         false => (PATIENCE_OF_LOGS, PERIOD_OF_LOGS),
     }
@@ -133,7 +146,7 @@ fn in_search(doing: &str, replayed: u64) -> String {
 fn set(bar: &ProgressBar, done: u64, of_all: u64) {
     if bar.length() != Some(of_all) {
         bar.set_length(of_all);
-        bar.set_style(style("nearpage: {msg}, {percent} %, {eta} left"));
+        bar.set_style(style("nearpage: {msg}, {percent} %, {prefix}{eta} left"));
     }
     bar.set_position(done);
 }
@@ -147,8 +160,9 @@ fn in_words(bar: &ProgressBar) -> String {
     let (doing, seconds) = (bar.message(), bar.elapsed().as_secs());
     match bar.length() {
         Some(all) if all > 0 => format!(
-            "{doing}, {} % in {seconds} s, {} s left",
+            "{doing}, {} % in {seconds} s, {}{} s left",
             100 * bar.position() / all,
+            bar.prefix(),
             bar.eta().as_secs()
         ),
         _ => format!("{doing}, {seconds} s"),
@@ -169,10 +183,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_says_how_many_placements_it_has_replayed() {
+    fn a_search_says_how_far_it_is() {
         assert_eq!(in_search("deciding for r", 0), "deciding for r");
         let words = in_search("deciding for r", 34);
         assert_eq!(words, "deciding for r, 34 placements replayed");
+        let progress = Progress::beside_command(words);
+        progress.bar.set_prefix("at most ");
+        progress.done(6, 18);
+        let words = in_words(&progress.bar);
+        let begin = "deciding for r, 34 placements replayed, 33 % in 0 s, at most ";
+        assert!(words.starts_with(begin), "{words}");
+    }
+
+    #[test]
+    fn logs_get_a_line_every_ten_seconds_of_work_that_takes_thirty() {
+        let seconds =
+            |(patience, period): (Duration, Duration)| (patience.as_secs(), period.as_secs());
+        assert_eq!(seconds(lines(false)), (30, 10));
+        assert_eq!(seconds(lines(true)), (2, 1));
+        // What was shown, in any time: the first line does not come alone, and none comes after the end.
+        let (end, ended) = channel();
+        let mut end = Some(end);
+        let mut shown = 0;
+        each_period(&ended, Duration::ZERO, Duration::ZERO, || {
+            shown += 1;
+            if shown == 3 {
+                drop(end.take());
+            }
+        });
+        assert_eq!(shown, 3);
     }
 
     #[test]

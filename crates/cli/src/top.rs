@@ -90,17 +90,20 @@ pub fn main(arguments: Top) -> anyhow::Result<ExitCode> {
     };
     let mut looks = 0;
     let mut failed = None;
-    let ended = watching.finish(&mut |report| {
-        if failed.is_none() && arguments.iterations.is_none_or(|most| looks < most) {
-            failed = show.look(report).err();
-        }
-        looks += 1;
-        if failed.is_some() || arguments.iterations == Some(looks) {
-            // As Ctrl-C does.
-            // SAFETY: no pointers.
-            unsafe { libc::kill(libc::getpid(), libc::SIGINT) };
-        }
-    });
+    let ended = watching.finish(
+        &mut |report| {
+            if failed.is_none() && arguments.iterations.is_none_or(|most| looks < most) {
+                failed = show.look(report).err();
+            }
+            looks += 1;
+            if failed.is_some() || arguments.iterations == Some(looks) {
+                // As Ctrl-C does.
+                // SAFETY: no pointers.
+                unsafe { libc::kill(libc::getpid(), libc::SIGINT) };
+            }
+        },
+        &|_| (),
+    );
     if let Show::Screen(screen) = show {
         let lines = screen.finish();
         lines.iter().for_each(|line| terminal::say_plainly(line));

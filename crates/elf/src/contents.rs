@@ -15,7 +15,7 @@ const BLOCK_BYTES: usize = 32 << 10;
 /// Bytes of one file that are read at most: symbol tables of the largest programs have half of it. Files without end (sparse
 /// ones) cost whoever makes them nothing.
 const READ_BYTES_MAX: usize = 1 << 30;
-/// A name that is longer is none: a table without an end of names would be searched for every symbol.
+/// A longer name is not read: a table whose names never end would be searched for every symbol.
 const NAME_BYTES_MAX: u64 = 64 << 10;
 
 /// A regular file whose bytes are read at first use, each once, and kept.
@@ -43,14 +43,14 @@ impl Contents {
         Self::of(nearpage_files::open(path)?)
     }
 
-    /// Of an open file.
+    /// Reads a file that is open already.
     ///
     /// # Errors
     /// As [`Contents::open`].
     pub fn of(file: File) -> io::Result<Self> {
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         let memory: MmapMut = MmapOptions::new()
-            // One byte at least, as the kernel has it. Most of a file is never read.
+            // The kernel maps one byte at least. Pages of the map that are never read take no memory.
             .len(bytes.max(1))
             .no_reserve_swap()
             .map_anon()?;
@@ -127,7 +127,7 @@ impl<'a> ReadRef<'a> for &'a Contents {
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
-        // Addresses in files are anybody's: nothing is searched beyond the end.
+        // Whoever wrote the file chose its addresses, so nothing is searched beyond its end.
         let limit = range.end.min(range.start.saturating_add(NAME_BYTES_MAX));
         let limit = limit.min(self.size() as u64);
         let mut searched = range.start;

@@ -33,7 +33,7 @@ mod tests {
         ] {
             assert_eq!(demangle(name), readable);
         }
-        // Each encodes a type of C++: bool, __int128, char const*.
+        // Each of these names encodes a C++ type: bool, __int128, char const*.
         for name in ["b", "n", "PKc"] {
             assert_eq!(demangle(name), name);
         }

@@ -8,13 +8,17 @@
 //! [`Gate`]; no byte of another's body is read.
 //!
 //! One thread serves the connections; answers that take a while are found on [`limits::ANSWERING`] others.
+//!
+//! [`Endpoint`] is a client's side: it posts to somebody else's server (`live --otlp`).
 
 mod answer;
 mod connection;
 mod gate;
 pub mod limits;
+mod post;
 mod server;
 
 pub use answer::{Answer, Head, Method, Site};
 pub use gate::Gate;
+pub use post::{Endpoint, Posted};
 pub use server::{Server, answer_bytes};

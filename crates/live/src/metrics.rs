@@ -30,6 +30,8 @@ pub struct Metrics {
     without_access: u64,
     local_share: Option<f64>,
     imbalance: f64,
+    /// Messages that a collector of profiles got, and those that it did not; none without one.
+    profiles: Option<(u64, u64)>,
     /// Of the last interval.
     processes: Vec<ProcessMetrics>,
 }
@@ -98,6 +100,11 @@ impl Metrics {
         }
     }
 
+    /// What a collector has got of profiles so far, and what it has not.
+    pub fn set_profiles(&mut self, sent: u64, lost: u64) {
+        self.profiles = Some((sent, lost));
+    }
+
     /// The text that a scrape gets.
     pub fn text(&self) -> String {
         let mut text = Text(String::new());
@@ -110,6 +117,18 @@ impl Metrics {
         self.write_decisions(&mut text);
         self.write_moves(&mut text);
         self.write_lost_samples(&mut text);
+        if let Some((sent, lost)) = self.profiles {
+            text.counter(
+                "profile_messages_sent_total",
+                "Messages of profiles that the collector got.",
+                sent,
+            );
+            text.counter(
+                "profile_messages_lost_total",
+                "Messages of profiles that the collector did not take, or not in time.",
+                lost,
+            );
+        }
         self.write_latest(&mut text);
         text.0
     }
@@ -296,6 +315,8 @@ mod tests {
         let mut metrics = Metrics::of_host("n1".to_owned());
         metrics.add(&report, proc_root.path());
         metrics.add(&report, proc_root.path());
+        assert!(!metrics.text().contains("profile_messages"));
+        metrics.set_profiles(4, 1);
         let text = metrics.text();
         for line in [
             "nearpage_live_intervals_total 2",
@@ -308,6 +329,8 @@ mod tests {
             "nearpage_live_samples_without_node_total 5",
             "nearpage_live_samples_without_access_total 6",
             "nearpage_live_local_share 0.875",
+            "nearpage_live_profile_messages_sent_total 4",
+            "nearpage_live_profile_messages_lost_total 1",
             "nearpage_live_controller_imbalance 0.25",
             "nearpage_live_process_lost_share{pid=\"9\",name=\"a\\\"b\\\\c\\n\",cgroup=\"/slurm/job_4\",job_id=\"4\"} 0.25",
             concat!(

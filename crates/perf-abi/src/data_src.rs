@@ -32,7 +32,7 @@ pub mod level_number {
     pub const L1: u64 = 0x1;
     pub const L2: u64 = 0x2;
     pub const L3: u64 = 0x3;
-    /// Memory-side caches are the memory's.
+    /// Memory-side caches count as the memory that they belong to.
     pub const L4: u64 = 0x4;
     pub const L2_MISS_HANDLING: u64 = 0x5;
     pub const MEMORY_SIDE_CACHE: u64 = 0x6;
@@ -132,7 +132,7 @@ impl DataSource {
         use level_number::*;
         let levels = self.0 >> 5 & 0x3fff;
         if levels & LEVEL_MISS != 0 && levels & LEVEL_HIT == 0 {
-            // Not there; where, it does not say.
+            // The data was not at this level; the record does not say where it was.
             return Level::Unknown;
         }
         let remote = self.0 >> 37 & 1 != 0;
@@ -156,7 +156,7 @@ impl DataSource {
     }
 }
 
-/// By `mem_lvl`; the farthest of several.
+/// The level by `mem_lvl`: the farthest one, where several bits are set.
 fn by_bits(levels: u64) -> Level {
     match levels {
         _ if levels & 0x300 != 0 => Level::RemoteMemory,
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn tlb_results() {
         for (data_src, expected) in [
-            // As perf prints them: L1 or L2 hit, L2 miss, L1 or L2 hit, not available.
+            // perf prints these as: L1 or L2 hit, L2 miss, L1 or L2 hit, not available.
             (0x102_6810_0142, Some(false)),
             (0x104_5010_0442, Some(true)),
             (0x118_6810_0242, Some(false)),

@@ -76,7 +76,7 @@ pub const fn trailer_bytes(sample_type: u64) -> usize {
     8 * (sample_type & fields).count_ones() as usize
 }
 
-/// What a sample has of use. Fields that it lacks are zero.
+/// The fields of a sample that nearpage uses. A field that the sample lacks is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in `sample_type`")]
 pub struct Sample {

@@ -16,7 +16,7 @@ const WRITABLE: u32 = 3;
 /// The kernel's paths are no longer.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// What a record says that is no sample, as far as it is of use.
+/// A record that is no sample, with the fields that nearpage uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "process and thread ids")]
 pub enum Sideband<'a> {
@@ -194,7 +194,7 @@ impl<'a> Sideband<'a> {
             Self::Map(map) => {
                 append_halves(body, &[map.pid, map.pid]);
                 append_words(body, &[map.address, map.length, map.file_offset]);
-                // In place of device, inode and generation.
+                // The build id takes the place of device, inode and generation.
                 body.extend([map.build_id.length, 0, 0, 0]);
                 body.extend(map.build_id.bytes);
                 append_halves(body, &[map.protection, 0]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nearpage_machine::{DeviceKind, NodeId, ThreadPlacement};
 use serde::{Deserialize, Serialize};
 
-use crate::{Parts, Predicted, Tiles};
+use crate::{Parts, PlanPrediction, Tiles};
 
 /// A GNU build-id, lower-case hexadecimal; empty where there is none.
 pub type BuildId = String;
@@ -417,7 +417,7 @@ pub struct Plan {
     /// Where its threads are to run; none: it says nothing of that.
     pub threads: Option<Layout>,
     /// What was predicted of it; none in a plan that was written by hand.
-    pub predicted: Option<Predicted>,
+    pub predicted: Option<PlanPrediction>,
     /// Teams; patterns without a team mean the first.
     pub teams: Vec<Team>,
     /// Decisions; the first that fits an object wins.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// What was predicted of a plan as a whole when it was made, on its machine: whoever runs the plan later is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Predicted {
+pub struct PlanPrediction {
     /// Share of all accesses that is local under first touch, 0 to 1.
     pub local_before: f64,
     /// Share of all accesses that is local under the plan, 0 to 1.
@@ -39,7 +39,7 @@ pub fn slower_than_first_touch([first_touch_ns, planned_ns]: [f64; 2]) -> Option
     })
 }
 
-impl Predicted {
+impl PlanPrediction {
     /// Both times, first touch's first.
     pub fn times_ns(&self) -> Option<[f64; 2]> {
         Some([self.first_touch_ns?, self.planned_ns?])
@@ -84,10 +84,10 @@ impl Predicted {
 
 #[cfg(test)]
 mod tests {
-    use super::Predicted;
+    use super::PlanPrediction;
 
     fn warning(local_after: f64, planned_ns: Option<f64>) -> Option<String> {
-        let predicted = Predicted {
+        let predicted = PlanPrediction {
             local_before: 0.27,
             local_after,
             first_touch_ns: planned_ns.map(|_| 100.0),

@@ -19,7 +19,7 @@ pub enum Mechanism {
 
 /// What can be done for placements that do not begin at the object's allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Later {
+pub enum LatePlacement {
     /// Nothing: the object is placed at its allocation, and stays there.
     #[default]
     Never,
@@ -70,7 +70,7 @@ pub struct Target<'a> {
     /// is interleaved, and said so.
     pub has_copies: bool,
     /// What becomes of placements that do not begin at the allocation.
-    pub later: Later,
+    pub later: LatePlacement,
     /// Say at exit what was placed.
     pub summary: bool,
 }
@@ -95,7 +95,7 @@ impl<'a> Target<'a> {
             touch_pages_max: u64::MAX,
             touch_group: 1,
             has_copies: false,
-            later: Later::Once,
+            later: LatePlacement::Once,
             summary: false,
         }
     }

@@ -13,8 +13,8 @@ use crate::compact::{Part, Tables, empty_header};
 use crate::deal::Dealer;
 use crate::recognise::{NotRecognised, Recogniser};
 use crate::{
-    Decision, Error, Later, Mechanism, Owner, Pinning, PlaceRule, Placement, Plan, ProgramImage,
-    Start, Subject, Target, Team,
+    Decision, Error, LatePlacement, Mechanism, Owner, Pinning, PlaceRule, Placement, Plan,
+    ProgramImage, Start, Subject, Target, Team,
 };
 
 /// What the preload library reads, and what people should know about it.
@@ -267,7 +267,7 @@ impl<'a> Translation<'a> {
             self.warn_of_start(decision);
             let is_later = decision.start != Start::Allocation
                 && decision.placement != Placement::FirstTouch
-                && self.target.later != Later::Never;
+                && self.target.later != LatePlacement::Never;
             let flags = if is_later { RULE_LATER } else { 0 };
             let (page_bytes, target) = (plan.page_bytes, self.target);
             match self.rules(&request, recogniser, &siblings, teams, page_bytes, target)? {
@@ -299,17 +299,17 @@ impl<'a> Translation<'a> {
     fn warn_of_start(&mut self, decision: &Decision) {
         let name = &decision.name;
         let warning = match (self.target.later, decision.start, &decision.placement) {
-            (_, Start::Allocation, _) | (Later::AsPlanned, ..) => return,
+            (_, Start::Allocation, _) | (LatePlacement::AsPlanned, ..) => return,
             (_, _, Placement::FirstTouch) => format!(
                 "`{name}` stays where it is first touched: the plan has its pages move near who uses them next from \
                  the second thread on, for which there is no system call"
             ),
-            (Later::Never, ..) => format!(
+            (LatePlacement::Never, ..) => format!(
                 "`{name}` is placed from its allocation on: the plan has it wait for the second thread, and pages that \
                  are there cannot be moved by touching them"
             ),
-            (Later::Once, Start::SecondThread, _) => return,
-            (Later::Once, Start::Parallel, _) => format!(
+            (LatePlacement::Once, Start::SecondThread, _) => return,
+            (LatePlacement::Once, Start::Parallel, _) => format!(
                 "`{name}` is moved once, when the second thread is created: the plan has it move back whenever one \
                  thread runs alone, which is not done, as nobody knows then for how long"
             ),

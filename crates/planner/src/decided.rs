@@ -64,7 +64,7 @@ impl Threads {
         } = self;
         if machine.nodes.len() < 2 {
             return vec![format!(
-                "{} has one memory node, where every page is local: name another machine with --machine",
+                "{} has one memory node, where every page is local: name another machine with --machine (`nearpage machine list`)",
                 machine.name
             )];
         }

@@ -7,15 +7,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use nearpage_attribution::{Attribution, Confidence, Names, Sampling};
 use nearpage_machine::{Assumed, Machine, NodeId, ThreadPlacement};
-use nearpage_plan::{Decision, Placement, Plan, Predicted, Program, Team};
+use nearpage_plan::{Decision, Placement, Plan, PlanPrediction, Program, Team};
 use nearpage_recording::Recording;
 
 use crate::analysis::Analysis;
-use crate::auto::{Model, Times};
+use crate::auto::{Model, SearchProgress, Times};
 use crate::confidence::{Tested, leave_doubtful, tested};
 use crate::context::{Context, Input};
 use crate::decide::decide;
@@ -41,7 +40,7 @@ pub struct Planner<'a> {
     threads: Threads,
     /// Threads run where they were traced, so that a replay tells their time.
     is_as_recorded: bool,
-    replayed: Arc<AtomicU64>,
+    progress: Arc<SearchProgress>,
 }
 
 impl<'a> Planner<'a> {
@@ -102,14 +101,13 @@ impl<'a> Planner<'a> {
             },
             nodes,
             is_as_recorded,
-            replayed: Arc::default(),
+            progress: Arc::default(),
         }
     }
 
-    /// Counts the placements that have been replayed, for a display of progress: a search ends when no further placement is
-    /// better, so their number is not known before.
-    pub fn replayed(&self) -> Arc<AtomicU64> {
-        self.replayed.clone()
+    /// How far the search for placements is, while it goes on.
+    pub fn progress(&self) -> Arc<SearchProgress> {
+        self.progress.clone()
     }
 
     /// The same of an analysis.
@@ -171,7 +169,7 @@ impl<'a> Planner<'a> {
         match self.is_as_recorded && self.machine.nodes_with_memory().len() > 1 {
             true => {
                 let replays = Replays::of(self.recording, self.modelled(), runtime_scale)?;
-                Ok(replays.map(|replays| replays.counted_by(self.replayed.clone())))
+                Ok(replays.map(|replays| replays.followed_by(self.progress.clone())))
             }
             false => Ok(None),
         }
@@ -331,7 +329,7 @@ impl<'a> Planner<'a> {
             uncertainty,
         });
         note_effects(&mut plan, &prediction);
-        let predicted = Predicted {
+        let predicted = PlanPrediction {
             local_before: prediction.first_touch.local_share,
             local_after: prediction.planned.local_share,
             first_touch_ns: time.map(|time| time.scaled_first_touch_ns),

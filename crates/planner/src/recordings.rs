@@ -42,8 +42,8 @@ pub struct WeighedRecording {
     pub first_touch_ns: f64,
     /// Under its plan; null: it was not looked into.
     pub planned_ns: Option<f64>,
-    /// Its plan was taken.
-    pub taken: bool,
+    /// Its plan was chosen.
+    pub chosen: bool,
     /// Its plan; none: it was not looked into.
     #[serde(skip)]
     pub planned: Option<DecidedPlan>,
@@ -65,7 +65,7 @@ impl Choice {
             .iter()
             .map(|one| one.planned_ns.unwrap_or(f64::INFINITY));
         let taken = quickest(&times.collect::<Vec<f64>>());
-        recordings[taken].taken = true;
+        recordings[taken].chosen = true;
         Self {
             recordings,
             runtime_scale,
@@ -75,7 +75,7 @@ impl Choice {
     /// The recording whose plan is taken.
     pub fn taken(&self) -> &WeighedRecording {
         let mut recordings = self.recordings.iter();
-        recordings.find(|one| one.taken).expect("one was taken")
+        recordings.find(|one| one.chosen).expect("one was taken")
     }
 }
 
@@ -205,7 +205,7 @@ fn weigh(
         by,
         first_touch_ns,
         planned_ns,
-        taken: false,
+        chosen: false,
         planned,
     })
 }

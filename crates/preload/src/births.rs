@@ -28,7 +28,7 @@ struct Place {
 // SAFETY: a record belongs to whoever took its place, then to the thread that it was handed to.
 unsafe impl Sync for NewThreads {}
 
-/// Those of this process.
+/// The records of this process.
 pub static BIRTHS: NewThreads = NewThreads::new();
 
 impl NewThreads {
@@ -88,7 +88,7 @@ mod tests {
         let all = take(PLACES + 3);
         assert_eq!(all.len(), PLACES + 3);
         for record in &all {
-            // SAFETY: taken above.
+            // SAFETY: the record was taken above.
             unsafe { births.give_back(*record as *mut ThreadStart) };
         }
         let again = take(PLACES);

@@ -7,7 +7,7 @@ use crate::thread::Thread;
 
 /// `RLIMIT_STACK`.
 const RESOURCE_STACK: usize = 3;
-/// Taken for the main stack's size where it is unlimited.
+/// Stands for the main stack's size where the size is unlimited.
 const UNLIMITED_STACK_BYTES: u64 = 64 << 20;
 /// Upper bound of what the C library keeps at and above the thread pointer.
 const CONTROL_BLOCK_BYTES: usize = 4096;

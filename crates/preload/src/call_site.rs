@@ -140,7 +140,7 @@ impl CallSites {
         true
     }
 
-    /// Stacks may be unwound for that long, beside a share of the elapsed time.
+    /// Lets stacks be unwound for so many nanoseconds, beside a share of the elapsed time.
     pub fn allow(&self, allowance_ns: u64) {
         self.allowance_ns.store(allowance_ns, Ordering::Relaxed);
     }
@@ -407,7 +407,7 @@ impl Default for CallSites {
 }
 
 impl Site {
-    /// Nothing is known.
+    /// A site of which nothing is known.
     pub const UNKNOWN: Self = Self {
         number: 0,
         frames: &[],

@@ -12,7 +12,7 @@ use crate::{real, sys};
 
 /// `RTLD_DEEPBIND`.
 const DEEPBIND: usize = 8;
-/// Of relocations that are read-only; with larger pages these stay as they are.
+/// Bytes of the page around a read-only relocation. On kernels with larger pages, such relocations stay as they are.
 const PAGE_BYTES: usize = 4096;
 
 /// Such a library was, or is being, loaded.
@@ -40,7 +40,7 @@ fn lead_here(name: &CStr, slot: CallSlot, module: [usize; 2]) {
     // SAFETY: a word of a loaded module, eight bytes long and aligned; the loader may be writing it.
     let word = unsafe { AtomicUsize::from_ptr(slot.address as *mut usize) };
     let leads_to = word.load(Ordering::Acquire);
-    // Into its own procedure linkage: the loader looks the function up with the first call.
+    // The word leads into the module's own procedure linkage: the loader looks the function up with the first call.
     let is_unbound = (module[0]..module[1]).contains(&leads_to);
     let is_behind = match is_unbound {
         true => loader::find_only(name) == Some(behind),

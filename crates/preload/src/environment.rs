@@ -12,7 +12,7 @@ pub fn is_ready() -> bool {
     !unsafe { (&raw const environ).read_volatile() }.is_null()
 }
 
-/// All of it, `NAME=VALUE` each, without terminators, which follow.
+/// The entries of the environment, `NAME=VALUE` each. A terminator follows each of them.
 ///
 /// The bytes belong to the environment: copy what must outlive a `setenv` of the program.
 pub fn all() -> impl Iterator<Item = &'static [u8]> {
@@ -32,7 +32,7 @@ pub fn all() -> impl Iterator<Item = &'static [u8]> {
     })
 }
 
-/// The array that the C library has of it.
+/// The array in which the C library keeps the environment.
 pub fn own() -> *const *const c_char {
     // SAFETY: as in `all`.
     unsafe { (&raw const environ).read_volatile() }

@@ -1,6 +1,6 @@
 //! Which large allocations are logged, and which of them are alive.
 //!
-//! All of them, unless a call site makes objects that do not live long, faster than samples come:
+//! Every large allocation is logged, unless a call site makes objects that do not live long, faster than samples come:
 //! hardly any access to such an object is ever sampled, and logging each would cost more than the
 //! allocation. Every record of an object that was freed young is a debt of its site, which time
 //! pays off at `RECORDS_PER_SECOND` ([`Debts`]). A site deep in debt is sampled by bytes
@@ -51,14 +51,14 @@ fn site_of(thread: &Thread, caller: Caller) -> usize {
 pub struct Debts([AtomicU64; SITES]);
 
 impl Debts {
-    /// Nobody owes anything.
+    /// Debts of which none is owed.
     pub const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; SITES])
     }
 
     fn owes(&self, logged: Logged, now_ns: u64) {
         let age_ns = now_ns.saturating_sub(logged.born_ns).max(YOUNG_NS);
-        // Of a record and a year, well within 64 bits.
+        // The product of a record and a year is well within 64 bits.
         let cost_ns = RECORD_NS * YOUNG_NS / age_ns;
         if let Some(paid) = self.0.get(logged.site) {
             let add = |paid: u64| {
@@ -165,7 +165,7 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// One whose site owes nothing for it.
+    /// An object whose site owes nothing for it.
     pub const FREE_OF_CHARGE: Self = Self {
         site: SITES,
         born_ns: 0,
@@ -179,7 +179,7 @@ impl Logged {
         }
     }
 
-    /// It is freed now.
+    /// The object is freed now.
     pub fn freed(self, debts: &Debts, now_ns: u64) {
         debts.owes(self, now_ns);
     }

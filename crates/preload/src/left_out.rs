@@ -24,7 +24,7 @@ macro_rules! mark {
 }
 
 impl LeftOut {
-    /// From here on.
+    /// The calling thread's references are left out from here on.
     #[inline(always)]
     pub fn begin() -> Self {
         #[cfg(target_arch = "x86_64")]

@@ -104,7 +104,7 @@ impl Log {
         usable
     }
 
-    /// Is it on? It goes off when the disk is full or the size bound is reached.
+    /// Is the log on? It goes off when the disk is full or the size bound is reached.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
@@ -332,7 +332,7 @@ impl Segments {
 
     /// Makes the file, gets its space, maps it, and keeps no descriptor.
     fn make(&mut self, bytes: usize) -> Result<usize, Errno> {
-        // What fails is told with it.
+        // A failure is told with the file's path.
         self.name();
         // Growing a file beyond this limit is a SIGXFSZ, which would kill the program.
         if sys::resource_limit(sys::RESOURCE_FILE_BYTES)? < bytes as u64 {

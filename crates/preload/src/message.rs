@@ -75,7 +75,7 @@ impl<const BYTES: usize> Write for Text<BYTES> {
 /// Where the file of lines is mapped; 0: nobody wants to be told.
 static FILE: AtomicUsize = AtomicUsize::new(0);
 
-/// The process.
+/// Number of the process.
 static PID: AtomicU32 = AtomicU32::new(0);
 
 /// This process is `pid`, which it may have become by a fork.
@@ -107,7 +107,7 @@ pub fn line(text: fmt::Arguments<'_>) {
     leave(text, false);
 }
 
-/// The same, where the line says why this process has no allocation log, or none from here on.
+/// Leaves a line that says why this process has no allocation log, or none from here on.
 pub fn ends_log(text: fmt::Arguments<'_>) {
     leave(text, true);
 }

@@ -22,7 +22,7 @@ const NAME_BYTES_MAX: usize = 128;
 const PLAN_MODULES_MAX: usize = 4;
 const NOTE_BYTES_MAX: usize = 1 << 16;
 
-/// What never changes about a loaded module.
+/// Facts of a loaded module that never change.
 #[derive(Clone, Copy)]
 struct Description {
     build_id: [u8; 32],

@@ -48,11 +48,11 @@ unsafe impl Zeroed for Pins {}
 /// What became of a thread that was to run elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepinOutcome {
-    /// There is none with this pin, or it is where it was to go.
+    /// No thread has this pin, or the thread is where it was to go.
     Stays,
     /// It is on another CPU.
     Changed,
-    /// It is not pinned as it was: somebody has thought of something better since.
+    /// The thread is not pinned as the library pinned it: the program has pinned it elsewhere since.
     Left,
     /// The kernel refused.
     Failed,
@@ -264,7 +264,7 @@ impl Pins {
         }
         self.unpin(pins);
         self.main_pin.store(0, Relaxed);
-        // Only what was used: the child would copy pages for nothing.
+        // Only entries that were used are written: the child would copy the other pages for nothing.
         let teams = self.routines.iter().zip(&self.taken);
         let used = teams.filter(|(routine, _)| routine.load(Relaxed) != 0);
         used.flat_map(|(_, taken)| taken)
@@ -333,7 +333,7 @@ mod tests {
         );
         // Created unseen.
         assert_eq!([pins.index(10, 3), pins.index(10, 3)], [2, 2]);
-        // In place of one that ended, and of one that did not come to be.
+        // These take the numbers of a thread that ended, and of one that did not come to be.
         pins.ended(10, 0);
         pins.ended(10, 0);
         pins.ended(10, 9999);
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(pins.created(10, MEMBERS_MAX as u32), NONE);
         pins.ended(10, 77);
         assert_eq!(pins.created(10, MEMBERS_MAX as u32 + 1), 77);
-        // It runs on, but nobody knows its number any more.
+        // The thread runs on, but its number is not known any more.
         pins.ended(10, 1);
         assert_eq!(pins.created(10, MEMBERS_MAX as u32 + 2), NONE);
     }
@@ -457,7 +457,7 @@ mod tests {
                     RepinOutcome::Left,
                     "on another CPU"
                 );
-                // What another phase says, meanwhile, holds.
+                // A phase that began meanwhile has the last word.
                 let asked = core::cell::Cell::new(0);
                 let changes = |_| {
                     asked.set(asked.get() + 1);

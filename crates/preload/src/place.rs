@@ -82,7 +82,7 @@ pub struct State {
     modules: &'static Modules,
     threads: &'static Threads,
     placed: &'static Objects<Placed>,
-    /// Those whose placement begins later.
+    /// Objects whose placement begins later.
     waiting: &'static Objects<Waiting>,
     mappings: &'static Mappings,
     group: &'static Group,
@@ -464,7 +464,7 @@ impl State {
             })
         };
         let mut objects = waiting.map(|object| object.and_then(touched));
-        // Those there are, to the front.
+        // Moves the objects that there are to the front.
         let mut length = 0;
         for at in 0..objects.len() {
             if objects[at].is_some() {

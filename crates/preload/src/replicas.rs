@@ -209,7 +209,8 @@ fn replace(table: &[u8], node: u32, scratch: &mut Scratch) -> [u64; 2] {
     sys::close(fd);
     let (mut replaced_mappings, mut bytes) = (0, 0);
     for mapped in &found[..mappings] {
-        // What is mapped shared may be the file itself for a reason; a copy is one like the other.
+        // A shared mapping of the file itself stays: the program may count on it. A mapping of a copy may become one of another
+        // copy.
         let file = match entry(table, |entry| entry.copy == mapped.file) {
             Some(entry) if entry.node == node => continue,
             Some(entry) => entry.mapped,

@@ -54,7 +54,7 @@ mod tests {
             assert!(is_installed_by(number::SECCOMP, arguments));
             assert!(!is_installed_by(number::FUTEX, arguments));
         }
-        // As libraries find out what a kernel can do.
+        // Libraries call it so to find out what the kernel can do.
         for arguments in [
             [SET_STRICT as usize, 1, 0],
             [SET_FILTER as usize, TSYNC, 0],

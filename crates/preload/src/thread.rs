@@ -28,7 +28,7 @@ pub enum Stage {
     Unknown = 0,
     /// It runs and is observed.
     Running = 1,
-    /// Its destructors ran; what it still does is not observed.
+    /// The thread's destructors ran; what the thread still does is not observed.
     Ended = 2,
 }
 

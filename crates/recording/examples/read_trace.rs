@@ -22,13 +22,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let trace = recording.trace()?;
     for _ in 0..5 {
         let begin = cpu_seconds();
-        let (mut batch, mut misses, mut happenings) = (StepBatch::default(), 0, 0);
+        let (mut batch, mut misses, mut trace_events) = (StepBatch::default(), 0, 0);
         let mut pages = 0u64;
         for position in 0..trace.threads().len() {
             let mut steps = trace.steps(position);
             while steps.next(&mut batch)? {
                 misses += batch.misses.len();
-                happenings += batch.happenings.len();
+                trace_events += batch.trace_events.len();
                 pages ^= batch
                     .misses
                     .iter()
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let seconds = cpu_seconds() - begin;
         println!(
-            "steps: {misses} misses, {happenings} others on {} pages in {seconds:.3} s, {:.1} M misses/s ({pages:x})",
+            "steps: {misses} misses, {trace_events} others on {} pages in {seconds:.3} s, {:.1} M misses/s ({pages:x})",
             trace.pages().len(),
             misses as f64 / seconds / 1e6
         );

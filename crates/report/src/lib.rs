@@ -23,6 +23,7 @@ pub mod emphasis;
 mod heat;
 mod job;
 mod json;
+pub mod mappings;
 mod matrix;
 mod name;
 mod printable;
@@ -45,7 +46,8 @@ pub use json::{ReportOutput, json};
 pub use name::pattern_words;
 pub use printable::{printable, shorten, width};
 pub use profile::{
-    ProfileCounts, ProfileError, ProfileFormat, write_labelled_table, write_profile,
+    ProfileCounts, ProfileError, ProfileFormat, RunningAccess, RunningProgram, rejected_profiles,
+    running_profiles, write_labelled_table, write_profile,
 };
 pub use runs::{Condition, Run, RunComparison, RunsError, runs_text};
 pub use simulation::{

@@ -1,5 +1,8 @@
 //! Names from other people's programs, made safe for a terminal and cut to a width.
 
+use std::borrow::Cow;
+
+use nearpage_attribution::without_arguments;
 use nearpage_files::readable;
 
 /// `text` with everything that could move a cursor, change a colour or reverse a line replaced.
@@ -56,19 +59,59 @@ fn columns(c: char) -> usize {
     }
 }
 
-/// `text` in at most `columns_max` columns; what is left out of the middle is an ellipsis, as names
-/// tell themselves apart at both ends.
+/// `text` in at most `columns_max` columns. Parameters of functions give way first, then arguments of templates
+/// (`ns::f(…)`, `vector<…>`), then words in the middle, as names tell themselves apart at both ends. A word is cut where
+/// nothing else helps.
 pub fn shorten(text: &str, columns_max: usize) -> String {
-    if width(text) <= columns_max {
-        return text.to_owned();
+    let mut text = Cow::Borrowed(text);
+    for brackets in [['(', ')'], ['<', '>']] {
+        if width(&text) <= columns_max {
+            break;
+        }
+        text = without_arguments(&text, brackets).into();
     }
+    match width(&text) <= columns_max {
+        true => text.into_owned(),
+        false => without_middle(&text, columns_max),
+    }
+}
+
+fn without_middle(text: &str, columns_max: usize) -> String {
     let Some(left) = columns_max.checked_sub(1) else {
         return String::new();
     };
     let tail: String = take(text.chars().rev(), left / 2).chars().rev().collect();
+    let tail = match text[..text.len() - tail.len()].ends_with(is_word) {
+        true => without_first_word(&tail),
+        false => &tail,
+    };
     // A combining mark that lost its letter would change the ellipsis.
     let tail = tail.trim_start_matches(|c| columns(c) == 0);
-    format!("{}…{tail}", take(text.chars(), left - width(tail)))
+    let head = take(text.chars(), left - width(tail));
+    let head = match text[head.len()..].starts_with(is_word) {
+        true => without_last_word(&head),
+        false => &head,
+    };
+    format!("{head}…{tail}")
+}
+
+/// Without the part of a word that it begins with, unless that is all.
+fn without_first_word(text: &str) -> &str {
+    match text.trim_start_matches(is_word) {
+        "" => text,
+        rest => rest,
+    }
+}
+
+fn without_last_word(text: &str) -> &str {
+    match text.trim_end_matches(is_word) {
+        "" => text,
+        rest => rest,
+    }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || columns(c) == 0
 }
 
 fn take(characters: impl Iterator<Item = char>, columns_max: usize) -> String {
@@ -97,7 +140,8 @@ mod tests {
     #[test]
     fn names_are_cut_by_width() {
         assert_eq!(shorten("matrix", 6), "matrix");
-        assert_eq!(shorten("std::vector<double>", 9), "std:…ble>");
+        assert_eq!(shorten("std::vector<double>", 9), "std::…<…>");
+        assert_eq!(shorten("unbreakable", 7), "unb…ble");
         assert_eq!(width("行列"), 4);
         assert_eq!(width("\x1b[1;31m50 %\x1b[0m of"), 7);
         for columns_max in 0..12 {
@@ -108,6 +152,41 @@ mod tests {
                     columns_max
                 )) <= columns_max
             );
+        }
+    }
+
+    #[test]
+    fn parameters_of_functions_give_way_before_words() {
+        let name = "ns::grid<double, 3>::step(std::vector<int> const&, void (*)(int)) const grid.cc:12 (allocate)";
+        for (columns_max, short) in [
+            (100, name),
+            (
+                90,
+                "ns::grid<double, 3>::step(…) const grid.cc:12 (allocate)",
+            ),
+            (54, "ns::grid<…>::step(…) const grid.cc:12 (allocate)"),
+            (30, "ns::grid<…>::…:12 (allocate)"),
+        ] {
+            assert_eq!(shorten(name, columns_max), short);
+        }
+    }
+
+    #[test]
+    fn words_stay_whole_where_one_fits() {
+        let name = "simulation::particle_grid::advance the whole 行列 of fields_3 grid.cc:120";
+        let words = |text: &str| -> Vec<String> {
+            let words = text.split(|c: char| !is_word(c));
+            words
+                .filter(|word| !word.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
+        for columns_max in 30..80 {
+            let short = shorten(name, columns_max);
+            assert!(width(&short) <= columns_max);
+            for word in words(&short) {
+                assert!(words(name).contains(&word), "{word:?} of {short:?}");
+            }
         }
     }
 }

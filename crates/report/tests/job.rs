@@ -58,6 +58,8 @@ fn profile(values: JobObject, is_far: bool) -> RankProfile {
         (NodeId(1), memory(1940.0, 0.0))
     };
     RankProfile {
+        memory_bytes: Some(3 << 30),
+        page_shares: [(near.0, 0.75), (NodeId(2), 0.25)].into(),
         total: used,
         objects: [(values, (used, "block"))].into(),
         elapsed_ns: 10_000_000_000,
@@ -159,9 +161,27 @@ fn bindings_come_with_the_option_that_mends_them() {
 fn rows_of_hosts_add_their_ranks_up() {
     with_job(|content| {
         let text = in_words(content, JobBy::Host);
-        let row = ["64", "128k", "4.7", "%", "20", "%", "n1"];
+        let row = ["64", "128k", "192", "GiB", "4.7", "%", "20", "%", "n1"];
         let is_row = |line: &str| line.split_whitespace().eq(row);
         assert!(text.lines().any(is_row), "{text}");
+    });
+}
+
+#[test]
+fn memory_is_on_nodes_as_the_sampled_pages_are() {
+    with_job(|content| {
+        let json: serde_json::Value = serde_json::from_str(&job_json(content)).expect("JSON");
+        let gib = |value: &serde_json::Value| value.as_f64().expect("bytes") / (1u64 << 30) as f64;
+        assert_eq!(gib(&json["ranks"][0]["memory_bytes"]), 3.0);
+        assert_eq!(gib(&json["hosts"][0]["memory_bytes"]), 192.0);
+        let nodes = json["hosts"][0]["nodes"].as_array().expect("nodes");
+        let nodes: Vec<f64> = nodes
+            .iter()
+            .map(|node| gib(&node["memory_bytes"]))
+            .collect();
+        assert_eq!(nodes, [2.0 * 2.25, 62.0 * 2.25, 64.0 * 0.75]);
+        let text = in_words(content, JobBy::Node);
+        assert!(text.contains("140 GiB"), "{text}");
     });
 }
 

@@ -1,11 +1,15 @@
-//! Migrates pages of a command, or of what runs already, while it runs: the sampler before the daemon, with log and
-//! metrics.
+//! Migrates pages of a command, or of what runs already, while it runs: the sampler before the daemon, with log,
+//! metrics and profiles.
+
+mod collector;
+mod profiles;
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nearpage_http::Endpoint;
 use nearpage_live::{
     Claim, Daemon, Estimate, GuardThresholds, Head, Identity, Kernel, Limits, Linux, LivePolicy,
     Metrics, MetricsServer, RATE_MIN_HZ, Report, RespectedPolicies, Settings, append, balancing,
@@ -19,6 +23,9 @@ use crate::Reporter;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::launcher::own_host;
+
+use collector::{Collector, PostCounts};
+use profiles::Profiles;
 
 /// The rate that is asked for where the policy does not say: it tells pages apart within a few decisions.
 const RATE_WANTED_HZ: f64 = 4000.0;
@@ -59,6 +66,8 @@ pub struct OnlineMigrationOptions {
     pub log: Option<PathBuf>,
     /// Where metrics are served, as `ADDRESS:PORT`.
     pub metrics_address: Option<String>,
+    /// Who gets profiles, and how often.
+    pub collector: Option<(Endpoint, Duration)>,
 }
 
 impl OnlineMigrationOptions {
@@ -83,6 +92,7 @@ impl OnlineMigrationOptions {
             seed: 0,
             log: None,
             metrics_address: None,
+            collector: None,
         }
     }
 
@@ -137,6 +147,13 @@ pub struct OnlineMigration {
     kernel: Linux,
     log: Option<File>,
     server: Option<MetricsServer>,
+    export: Option<Export>,
+}
+
+/// Profiles, and who gets them.
+struct Export {
+    profiles: Profiles,
+    collector: Collector,
 }
 
 /// How it went.
@@ -179,7 +196,6 @@ impl OnlineMigration {
         settings.check(&machine)?;
         let mut sampler = Sampler::start(&sampling)?;
         sampler.ask_rate(RATE_WANTED_HZ);
-        say(&sampler.choice().line);
         sampler.notes().iter().for_each(|note| say(note));
 
         let source = sampler.choice().source;
@@ -192,9 +208,14 @@ impl OnlineMigration {
         if let Some(log) = &mut log {
             append(log, &head).map_err(nearpage_live::Error::WriteLog)?;
         }
+        let export = options.collector.as_ref().map(|(endpoint, every)| Export {
+            profiles: Profiles::new(&head, source.measures_latency(), *every),
+            collector: Collector::start(endpoint.clone()),
+        });
         Ok(Self {
             interval: options.interval,
             dry_run,
+            export,
             head,
             sampler,
             daemon,
@@ -214,15 +235,21 @@ impl OnlineMigration {
         &self.head
     }
 
-    /// Migrates pages until the target ends. `each` is called with the report of every interval.
+    /// Migrates pages until the target ends. `each` is called with the report of every interval, `say` with what becomes
+    /// of profiles.
     ///
     /// # Errors
     /// The sampler's, and a log that cannot be written. The targets go on in any case.
-    pub fn finish(mut self, each: &mut dyn FnMut(&Report)) -> Result<Migrated, Error> {
+    pub fn finish(
+        mut self,
+        each: &mut dyn FnMut(&Report),
+        say: Reporter<'_>,
+    ) -> Result<Migrated, Error> {
         let log = self.log.as_mut().map(|log| log as &mut dyn Write);
         let mut metrics = Metrics::of_host(own_host());
         let mut moved_pages = 0;
-        let summary = watch(
+        let mut export = self.export;
+        let watched = watch(
             self.sampler,
             &mut self.daemon,
             &mut self.kernel,
@@ -230,17 +257,45 @@ impl OnlineMigration {
             log,
             |report| {
                 moved_pages += report.outcomes.moved;
+                if let Some(export) = &mut export {
+                    export.take(report, say);
+                    let PostCounts { sent, lost } = export.collector.counts();
+                    metrics.set_profiles(sent, lost);
+                }
                 if let Some(server) = &self.server {
                     metrics.add(report, Path::new("/proc"));
                     server.show(&metrics);
                 }
                 each(report);
             },
-        )?;
+        );
+        if let Some(line) = export.and_then(Export::finish) {
+            say(&line);
+        }
+        let summary = watched?;
         Ok(Migrated {
             status: status(summary.state),
             moved_pages,
         })
+    }
+}
+
+impl Export {
+    fn take(&mut self, report: &Report, say: Reporter<'_>) {
+        if let Some(message) = self.profiles.take(report) {
+            self.collector.post(message);
+        }
+        if let Some(line) = self.collector.trouble() {
+            say(&line);
+        }
+    }
+
+    /// A line about what the collector did not take, if anything.
+    fn finish(mut self) -> Option<String> {
+        if let Some(message) = self.profiles.message() {
+            self.collector.post(message);
+        }
+        self.collector.finish()
     }
 }
 

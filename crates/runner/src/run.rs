@@ -301,7 +301,7 @@ fn run_migrating(
     };
     match OnlineMigration::start(&options, &|_| ()) {
         Ok(migration) => {
-            let migrated = migration.finish(&mut |_| ())?;
+            let migrated = migration.finish(&mut |_| (), &|_| ())?;
             let moved = counted(migrated.moved_pages, "page");
             say(&format!(
                 "online migration by auto, as the plan asks: {moved} moved"

@@ -10,7 +10,7 @@ use nearpage_files::{MappedFile, path_from_text, path_inside};
 use rustc_hash::FxHashMap;
 
 use crate::architecture::Decoder;
-use crate::calibrate::Side;
+use crate::calibrate::SkidSide;
 use crate::image::{AFTER_BYTES, BEFORE_BYTES, Image, Stretch};
 use crate::instruction::Code;
 use crate::judge::Judge;
@@ -212,14 +212,14 @@ type ImageKey = (Rc<str>, Rc<[u8]>, Option<(u32, u64)>);
 
 /// Code of all processes.
 pub(crate) struct Codes {
-    side: Side,
+    side: SkidSide,
     judge: Judge<Decoder>,
     /// A path may be another file in another mount namespace.
     images: FxHashMap<ImageKey, Option<Image>>,
 }
 
 impl Codes {
-    pub fn new(side: Side) -> Self {
+    pub fn new(side: SkidSide) -> Self {
         Self {
             side,
             judge: Judge::default(),

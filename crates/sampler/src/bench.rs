@@ -6,7 +6,7 @@ use std::io;
 use nearpage_perf_abi::{Map, Sideband, header};
 
 use crate::architecture::GENERAL_REGISTERS;
-use crate::calibrate::Side;
+use crate::calibrate::SkidSide;
 use crate::follower::{Follower, Sink};
 use crate::merge::{UnreadRecords, Window};
 use crate::record::{Identifiers, Origin};
@@ -54,7 +54,7 @@ impl Following {
         window.add(|records| Origin::new(pid, pid, 0).append(Sideband::Map(map), records));
         Self {
             window,
-            follower: Follower::new(Side::Before, Identifiers::default()),
+            follower: Follower::new(SkidSide::Before, Identifiers::default()),
         }
     }
 

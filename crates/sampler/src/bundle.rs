@@ -15,7 +15,7 @@ use nearpage_perf_abi::header;
 use nearpage_recording::AccessKind;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::Side;
+use crate::calibrate::SkidSide;
 use crate::instruction::{Code, Decode};
 use crate::judge::Judge;
 use crate::pmu::{Form, MemoryEvent, Observation, spe};
@@ -167,7 +167,7 @@ pub fn replay(bundle: &PerfBundle) -> Result<ReplayedBundle, String> {
     }
     let code = bytes_of(&bundle.code, 8 * CODE_BYTES)
         .ok_or("its code is no hexadecimal number, or too long")?;
-    let side: Side = bundle
+    let side: SkidSide = bundle
         .side
         .parse()
         .map_err(|_| "it names no side of samples")?;
@@ -213,7 +213,7 @@ pub fn replay(bundle: &PerfBundle) -> Result<ReplayedBundle, String> {
 
 fn decoded<D: Decode + Default>(
     code: &[u8],
-    side: Side,
+    side: SkidSide,
     written: SampleLayout,
     records: &[u8],
 ) -> DecodedSource {

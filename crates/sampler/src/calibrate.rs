@@ -12,7 +12,7 @@ use nearpage_perf_abi::{event, flag, header};
 use nearpage_recording::Source;
 
 use crate::architecture::{REGISTER_MASK, chase};
-use crate::error::{Error, Refusal, UnknownSide};
+use crate::error::{Error, Refusal, UnknownSkidSide};
 use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::record::{self, CLOCK_SAMPLE, Identifiers, Record, RecordBody, Sample};
 use crate::ring::Ring;
@@ -22,7 +22,7 @@ use crate::source::RequestedSource;
 
 /// Where the instruction that a sample stands for is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum SkidSide {
     /// Just before the sampled place: interrupts wait for the stalling instruction to finish.
     Before,
     /// At the sampled place.
@@ -32,25 +32,25 @@ pub enum Side {
     Block,
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for SkidSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Side::Before => "before",
-            Side::At => "at",
-            Side::Block => "block",
+            SkidSide::Before => "before",
+            SkidSide::At => "at",
+            SkidSide::Block => "block",
         })
     }
 }
 
-impl FromStr for Side {
-    type Err = UnknownSide;
+impl FromStr for SkidSide {
+    type Err = UnknownSkidSide;
 
-    fn from_str(text: &str) -> Result<Self, UnknownSide> {
+    fn from_str(text: &str) -> Result<Self, UnknownSkidSide> {
         match text {
-            "before" => Ok(Side::Before),
-            "at" => Ok(Side::At),
-            "block" => Ok(Side::Block),
-            _ => Err(UnknownSide(text.to_owned())),
+            "before" => Ok(SkidSide::Before),
+            "at" => Ok(SkidSide::At),
+            "block" => Ok(SkidSide::Block),
+            _ => Err(UnknownSkidSide(text.to_owned())),
         }
     }
 }
@@ -69,8 +69,8 @@ pub(crate) struct Places {
 /// What calibration found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibration {
-    /// The side; [`Side::Before`] where too few samples came to tell.
-    pub side: Side,
+    /// The side; [`SkidSide::Before`] where too few samples came to tell.
+    pub side: SkidSide,
     /// Samples in the loop that was run for it.
     pub samples: u32,
     /// Share of them that agree with `side`, 0 to 1.
@@ -433,8 +433,8 @@ impl Tally {
 
     fn calibration(&self) -> Calibration {
         // `Before` first: it wins where nothing was seen.
-        let mut side = (Side::Before, self.after);
-        for other in [(Side::At, self.load), (Side::Block, self.begin)] {
+        let mut side = (SkidSide::Before, self.after);
+        for other in [(SkidSide::At, self.load), (SkidSide::Block, self.begin)] {
             if other.1 > side.1 {
                 side = other;
             }

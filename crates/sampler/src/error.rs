@@ -105,10 +105,10 @@ pub enum Error {
 #[error("{0}")]
 pub struct NoPreload(pub String);
 
-/// The text names no [`Side`](crate::Side).
+/// The text names no [`SkidSide`](crate::SkidSide).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: expected `before`, `at` or `block`")]
-pub struct UnknownSide(pub String);
+pub struct UnknownSkidSide(pub String);
 
 /// A refused `perf_event_open`, explained.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use nearpage_recording::{Access, Event, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::address_space::{AddressSpaces, Codes, Origin};
-use crate::calibrate::Side;
+use crate::calibrate::SkidSide;
 use crate::discovery::Discovery;
 use crate::filter::Filter;
 use crate::lookaside::Lookaside;
@@ -145,7 +145,7 @@ pub(crate) struct Follower {
 
 impl Follower {
     /// A follower of an empty program.
-    pub fn new(side: Side, identifiers: Identifiers) -> Self {
+    pub fn new(side: SkidSide, identifiers: Identifiers) -> Self {
         Self {
             threads: Threads::default(),
             spaces: AddressSpaces::default(),

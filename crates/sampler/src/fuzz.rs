@@ -7,7 +7,7 @@ use nearpage_recording::AccessKind;
 use nearpage_wire::samples::{HEADER_BYTES, Header, SLOT_BYTES, Slot};
 
 use crate::aarch64;
-use crate::calibrate::Side;
+use crate::calibrate::SkidSide;
 use crate::cgroup;
 use crate::follower::Follower;
 use crate::image::Image;
@@ -27,7 +27,7 @@ pub fn ring(bytes: &[u8]) {
         faults: vec![8],
         ..Identifiers::default()
     };
-    let mut follower = Follower::new(Side::Before, identifiers.clone());
+    let mut follower = Follower::new(SkidSide::Before, identifiers.clone());
     let mut window = Window::default();
     let (first, second) = bytes.split_at(bytes.len() / 2);
     let mut unread = [UnreadRecords::new([first, second])];
@@ -50,7 +50,7 @@ pub fn memory_samples(bytes: &[u8]) {
             memory: vec![(id, form)],
             ..Identifiers::default()
         };
-        let mut follower = Follower::new(Side::Before, identifiers);
+        let mut follower = Follower::new(SkidSide::Before, identifiers);
         for body in bytes.chunks(160) {
             let mut body = body.to_vec();
             if let Some(id_bytes) = body.first_chunk_mut::<8>() {
@@ -89,7 +89,7 @@ pub fn signal_samples(bytes: &[u8], text: &[u8]) {
     }
     process.end(2, false, &mut records);
     let identifiers = Identifiers::default();
-    let mut follower = Follower::new(Side::Before, identifiers.clone());
+    let mut follower = Follower::new(SkidSide::Before, identifiers.clone());
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(&records));
     window.take(u64::MAX, &mut [], |bytes| {
@@ -121,7 +121,7 @@ pub fn spe_packets(bytes: &[u8]) {
         memory: vec![(7, Form::Precise(AccessKind::Load))],
         ..Identifiers::default()
     };
-    let mut follower = Follower::new(Side::Before, identifiers);
+    let mut follower = Follower::new(SkidSide::Before, identifiers);
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(&records));
     window.take(u64::MAX, &mut [], |record| {
@@ -154,7 +154,7 @@ fn judge<D: Decode + Default>(bytes: &[u8], at: usize) {
         };
         for first in [Some(0), D::converge(code, at)].into_iter().flatten() {
             let flow = D::sweep(code, first);
-            for side in [Side::Before, Side::At, Side::Block] {
+            for side in [SkidSide::Before, SkidSide::At, SkidSide::Block] {
                 let verdict = Judge::<D>::default().judge(code, &flow, at, side);
                 if let Verdict::Accesses { templates, .. } = verdict {
                     assert!(!templates.is_empty());

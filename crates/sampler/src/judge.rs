@@ -2,7 +2,7 @@
 
 use nearpage_recording::Resolution;
 
-use crate::calibrate::Side;
+use crate::calibrate::SkidSide;
 use crate::flow::Flow;
 use crate::instruction::{Code, Decode, Instruction, Reference, Successor};
 use crate::verdict::{Operand, Operation, RegisterSet, Step, Template, Undecoded, Verdict};
@@ -30,16 +30,16 @@ struct Candidate {
 
 impl<D: Decode> Judge<D> {
     /// What samples at `code.address + at` mean. `flow` is the control flow of `code`.
-    pub fn judge(&mut self, code: Code<'_>, flow: &Flow, at: usize, side: Side) -> Verdict {
+    pub fn judge(&mut self, code: Code<'_>, flow: &Flow, at: usize, side: SkidSide) -> Verdict {
         let Some(index) = flow.index(at) else {
             return Verdict::Undecoded(Undecoded::Ambiguous);
         };
         let sampled = self.decoder.instruction(code, at);
         match side {
-            Side::Before if sampled.repeats => self.itself(sampled),
-            Side::Before => self.just_before(code, flow, index),
-            Side::At => self.itself(sampled),
-            Side::Block => self.block(code, at),
+            SkidSide::Before if sampled.repeats => self.itself(sampled),
+            SkidSide::Before => self.just_before(code, flow, index),
+            SkidSide::At => self.itself(sampled),
+            SkidSide::Block => self.block(code, at),
         }
     }
 

@@ -144,10 +144,10 @@ mod x86_64;
 
 pub use bundle::{DecodedSource, PerfBundle, ReplayedBundle, capture, replay};
 pub use calibrate::{
-    Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_for,
+    Calibration, DEFAULT_COST_SHARE, SkidSide, UNMEASURED_RATE_HZ, calibrate, calibrate_for,
     clock_opens,
 };
-pub use error::{Error, NoPreload, Refusal, UnknownSide, paranoid_level};
+pub use error::{Error, NoPreload, Refusal, UnknownSkidSide, paranoid_level};
 pub use filter::AccessSelection;
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 pub use governor::DEFAULT_MAX_OVERHEAD;

@@ -12,8 +12,8 @@
 
 mod draw;
 mod listing;
-mod mappings;
 mod model;
+mod objects;
 mod output;
 mod summary;
 mod tty;

@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 
 use nearpage_amount::{bytes, count, percent};
+use nearpage_report::mappings::{Mapping, mapping_of};
 use nearpage_report::width;
 
-use crate::mappings::{Mapping, mapping_of, objects};
 use crate::model::{Decision, Kind, Model, Process};
+use crate::objects::{Object, objects};
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -260,7 +261,7 @@ pub fn objects_of(model: &Model, process: u16, mappings: &[Mapping]) -> Listing 
         columns.push(Column::number(&format!("BY {node}"), 5, 5));
     }
     columns.push(Column::text("OBJECT", 16, 10));
-    let row = |(at, object): (usize, &crate::mappings::Object)| {
+    let row = |(at, object): (usize, &Object)| {
         let part =
             |samples: f32| (object.samples > 0.0).then(|| f64::from(samples / object.samples));
         let size = object

@@ -6,10 +6,10 @@ use nearpage_live::{
     ProcessTime, Report, Stage,
 };
 use nearpage_recording::{AccessKind, Level};
+use nearpage_report::mappings::Mapping;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use crate::mappings::Mapping;
 use crate::model::{Kind, Model, Subject};
 use crate::summary::summary;
 use crate::view::{KeyOutcome, Mode, Started, View};

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use nearpage_report::mappings::{Mapping, mappings};
 
 use crate::listing::{Listing, Order, decisions, objects_of, processes};
-use crate::mappings::{Mapping, mappings};
 use crate::model::{Decision, Kind, Model};
 
 /// A part of the screen's subject.

@@ -59,11 +59,11 @@ pub struct Movements {
     /// In order of time, the first so many.
     pub kept: Vec<Movement>,
     /// Those that came after them, or were of pages that are not among `extents`.
-    pub beyond: u64,
+    pub omitted: u64,
     /// Pages that were touched, in order of process and address.
     pub extents: Vec<PageExtent>,
     /// Pages that are not among them.
-    pub pages_beyond: u64,
+    pub pages_omitted: u64,
 }
 
 /// Keeps movements while a simulation runs.
@@ -71,7 +71,7 @@ pub struct Movements {
 pub(crate) struct MovementLog {
     kept: Vec<Movement>,
     most: usize,
-    beyond: u64,
+    omitted: u64,
     /// In femtoseconds.
     now: u64,
 }
@@ -92,7 +92,7 @@ impl MovementLog {
 
     pub fn note(&mut self, page: u32, kind: MovementKind, from: u8, to: u16) {
         if self.kept.len() >= self.most {
-            self.beyond += 1;
+            self.omitted += 1;
             return;
         }
         self.kept.push(Movement {
@@ -115,7 +115,7 @@ impl MovementLog {
             return None;
         }
         let mut movements = Movements {
-            beyond: self.beyond,
+            omitted: self.omitted,
             ..Movements::default()
         };
         // Position of each page, by its number in the trace.
@@ -124,7 +124,7 @@ impl MovementLog {
         for (page, homes) in (0u32..).zip(homes) {
             let position = homes.and_then(|homes| {
                 if listed == PAGES_MAX {
-                    movements.pages_beyond += 1;
+                    movements.pages_omitted += 1;
                     return None;
                 }
                 let (application, page_number) =
@@ -150,7 +150,7 @@ impl MovementLog {
         for movement in self.kept.drain(..) {
             match positions.get(movement.page as usize).copied().flatten() {
                 Some(page) => movements.kept.push(Movement { page, ..movement }),
-                None => movements.beyond += 1,
+                None => movements.omitted += 1,
             }
         }
         Some(movements)

@@ -2,7 +2,7 @@
 
 use nearpage_online::best_node::hop_sensitive;
 use nearpage_online::{Action, Epoch, Observation, OnlinePolicy};
-use nearpage_recording::trace::{Happening, Served, StepBatch, Steps};
+use nearpage_recording::trace::{Served, StepBatch, Steps, TraceEvent};
 
 use crate::Error;
 use crate::figures::Figures;
@@ -28,10 +28,10 @@ pub(crate) fn traced(trace: &dyn Trace, figures: &Figures) -> Result<Misses, Err
         let mut node = figures.node(thread.cpu)?;
         while steps.next(&mut batch)? {
             let mut moves = batch
-                .happenings
+                .trace_events
                 .iter()
                 .filter_map(|&(before, _, what)| match what {
-                    Happening::Move(cpu) => Some((before, cpu)),
+                    TraceEvent::Move(cpu) => Some((before, cpu)),
                     _ => None,
                 });
             let mut next = moves.next();

@@ -1,7 +1,7 @@
 //! Several programs at once.
 
 use nearpage_recording::ThreadIndex;
-use nearpage_recording::trace::{Happening, PageIndex, StepBatch, Steps};
+use nearpage_recording::trace::{PageIndex, StepBatch, Steps, TraceEvent};
 use rustc_hash::FxHashMap;
 
 use crate::policy::{PhaseHomes, PlanHomes};
@@ -220,12 +220,12 @@ impl Steps for Renumbered<'_> {
         for miss in &mut batch.misses {
             page(&mut miss.page);
         }
-        for (_, _, happening) in &mut batch.happenings {
-            match happening {
-                Happening::FirstTouch(touched) => page(touched),
-                Happening::Signal { sequence } => *sequence = signal(self.program, *sequence),
-                Happening::Resume { after, .. } => *after = signal(self.program, *after),
-                Happening::Move(_) | Happening::Mark { .. } => {}
+        for (_, _, trace_event) in &mut batch.trace_events {
+            match trace_event {
+                TraceEvent::FirstTouch(touched) => page(touched),
+                TraceEvent::Signal { sequence } => *sequence = signal(self.program, *sequence),
+                TraceEvent::Resume { after, .. } => *after = signal(self.program, *after),
+                TraceEvent::Move(_) | TraceEvent::Mark { .. } => {}
             }
         }
         Ok(true)

@@ -233,7 +233,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             } else if let Some(miss) = thread.miss() {
                 self.step(number, miss)?;
             } else {
-                self.happen(number, thread.happening())?;
+                self.happen(number, thread.trace_event())?;
             }
         }
         // A thread at the greatest number has no turn any more.

@@ -1,7 +1,7 @@
 //! Traces and machines for tests; what a policy is shown; threads, signals, phases, and what is refused.
 
 use nearpage_machine::{CpuId, Machine, preset};
-use nearpage_recording::trace::{Happening, Miss, PageIndex, Served, StepBatch, TracedThread};
+use nearpage_recording::trace::{Miss, PageIndex, Served, StepBatch, TraceEvent, TracedThread};
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 use crate::{
@@ -87,8 +87,11 @@ fn thread(
     (thread, batches)
 }
 
-fn batch(misses: Vec<Miss>, happenings: Vec<(usize, u32, Happening)>) -> Vec<StepBatch> {
-    vec![StepBatch { misses, happenings }]
+fn batch(misses: Vec<Miss>, trace_events: Vec<(usize, u32, TraceEvent)>) -> Vec<StepBatch> {
+    vec![StepBatch {
+        misses,
+        trace_events,
+    }]
 }
 
 fn trace(pages: usize, threads: Vec<(TracedThread, Vec<StepBatch>)>) -> MemoryTrace {
@@ -127,9 +130,9 @@ fn refusal(machine: &str, job: Job) -> String {
 /// Everything starts on node 0: thread 0 touches all pages before the others are let go.
 fn touched_by_first(pages: u32, others: Vec<(u32, Vec<Miss>)>) -> MemoryTrace {
     let mut touches: Vec<_> = (0..pages)
-        .map(|page| (0, 0, Happening::FirstTouch(PageIndex(page))))
+        .map(|page| (0, 0, TraceEvent::FirstTouch(PageIndex(page))))
         .collect();
-    touches.push((0, 0, Happening::Signal { sequence: 1 }));
+    touches.push((0, 0, TraceEvent::Signal { sequence: 1 }));
     let mut threads = vec![thread(0, 0, 0, batch(vec![], touches))];
     for (number, (cpu, misses)) in others.into_iter().enumerate() {
         threads.push(thread(number as u32 + 1, cpu, 1, batch(misses, vec![])));
@@ -236,7 +239,7 @@ fn a_clock_sees_the_time_that_is_lost() {
     let kinds = |local: usize| {
         let first = batch(
             vec![load(0, 0); local],
-            vec![(local, 0, Happening::Signal { sequence: 1 })],
+            vec![(local, 0, TraceEvent::Signal { sequence: 1 })],
         );
         let second = batch(vec![load(0, 0); 128], vec![]);
         let trace = trace(1, vec![thread(0, 0, 0, first), thread(1, 5, 1, second)]);
@@ -271,11 +274,11 @@ fn several_outstanding_misses_overlap_within_the_window() {
 #[test]
 fn signals_are_waited_for_and_missing_ones_are_not_for_ever() {
     let machine = machine(1, CLOCK);
-    let wait = |after, waited_instructions| Happening::Resume {
+    let wait = |after, waited_instructions| TraceEvent::Resume {
         after,
         waited_instructions,
     };
-    let first = batch(vec![], vec![(0, 500, Happening::Signal { sequence: 1 })]);
+    let first = batch(vec![], vec![(0, 500, TraceEvent::Signal { sequence: 1 })]);
     let second = batch(
         vec![load(0, 0)],
         vec![(0, 20, wait(1, 0)), (1, 0, wait(0, 30))],
@@ -290,14 +293,14 @@ fn signals_are_waited_for_and_missing_ones_are_not_for_ever() {
         vec![],
         vec![
             (0, 500, wait(7, 40)),
-            (0, 0, Happening::Signal { sequence: 8 }),
+            (0, 0, TraceEvent::Signal { sequence: 8 }),
         ],
     );
     let second = batch(
         vec![],
         vec![
             (0, 20, wait(8, 1000)),
-            (0, 0, Happening::Signal { sequence: 7 }),
+            (0, 0, TraceEvent::Signal { sequence: 7 }),
         ],
     );
     let third = batch(vec![load(5, 0)], vec![]);
@@ -337,7 +340,7 @@ fn threads_of_one_cpu_take_turns() {
         "both wait: {waited:?}"
     );
     // A thread that waits lets the other run.
-    let nap = Happening::Resume {
+    let nap = TraceEvent::Resume {
         after: 0,
         waited_instructions: 1000,
     };
@@ -354,7 +357,7 @@ fn threads_of_one_cpu_take_turns() {
 fn a_thread_that_moves_misses_from_its_new_node() {
     let machine = preset("flash-8").expect("preset");
     let misses = vec![load(0, 0); 4];
-    let moves = vec![(2, 0, Happening::Move(CpuId(3)))];
+    let moves = vec![(2, 0, TraceEvent::Move(CpuId(3)))];
     let trace = trace(1, vec![thread(0, 0, 0, batch(misses, moves))]);
     let outcome = one(&trace, &machine, job("first-touch", &[]));
     assert_eq!((outcome.local, outcome.remote()), (2, 2));
@@ -365,7 +368,7 @@ fn a_thread_that_moves_misses_from_its_new_node() {
 #[test]
 fn only_the_stable_phase_counts() {
     let machine = machine(2, CLOCK);
-    let mark = |begin| Happening::Mark { begin };
+    let mark = |begin| TraceEvent::Mark { begin };
     let misses = vec![load(10, 0); 6];
     let marks = vec![
         (2, 0, mark(true)),
@@ -392,7 +395,7 @@ fn ping_pong_and_multiple_migrations_are_counted() {
             (
                 0,
                 0,
-                Happening::Resume {
+                TraceEvent::Resume {
                     after: first,
                     waited_instructions: 0,
                 },
@@ -400,7 +403,7 @@ fn ping_pong_and_multiple_migrations_are_counted() {
             (
                 128,
                 40_000_000,
-                Happening::Signal {
+                TraceEvent::Signal {
                     sequence: first + 1,
                 },
             ),
@@ -410,8 +413,8 @@ fn ping_pong_and_multiple_migrations_are_counted() {
     let mut five = batch(vec![load(0, 0); 128], turn(1));
     five.extend(batch(vec![load(0, 0); 128], turn(3)));
     let start = vec![
-        (0, 0, Happening::FirstTouch(PageIndex(0))),
-        (0, 0, Happening::Signal { sequence: 1 }),
+        (0, 0, TraceEvent::FirstTouch(PageIndex(0))),
+        (0, 0, TraceEvent::Signal { sequence: 1 }),
     ];
     let trace = trace(
         1,

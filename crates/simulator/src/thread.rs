@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use nearpage_online::Action;
 use nearpage_recording::ThreadIndex;
-use nearpage_recording::trace::{Happening, Miss, StepBatch};
+use nearpage_recording::trace::{Miss, StepBatch, TraceEvent};
 
 use rustc_hash::FxHashSet;
 
@@ -161,12 +161,12 @@ pub(crate) struct Thread<'a> {
     steps: StepSource<'a>,
     /// The batch that it is at.
     misses: Cow<'a, [Miss]>,
-    happenings: Cow<'a, [(usize, u32, Happening)]>,
+    trace_events: Cow<'a, [(usize, u32, TraceEvent)]>,
     /// Next miss of the batch.
     at: usize,
-    /// Next happening of the batch.
-    happening: usize,
-    /// The miss that comes after the next happening.
+    /// Next event of the batch.
+    trace_event: usize,
+    /// The miss that comes after the next event.
     stop: usize,
     position: u64,
     outstanding: VecDeque<Outstanding>,
@@ -206,9 +206,9 @@ impl<'a> Thread<'a> {
             watched: ThreadObservation::default(),
             steps,
             misses: Cow::default(),
-            happenings: Cow::default(),
+            trace_events: Cow::default(),
             at: 0,
-            happening: 0,
+            trace_event: 0,
             stop: 0,
             position: 0,
             outstanding: VecDeque::new(),
@@ -235,8 +235,8 @@ impl<'a> Thread<'a> {
     }
 
     /// What happens at the thread's time, where it is no miss.
-    pub fn happening(&self) -> Happening {
-        self.happenings[self.happening].2
+    pub fn trace_event(&self) -> TraceEvent {
+        self.trace_events[self.trace_event].2
     }
 
     /// Page of a miss that comes soon, where one is known.
@@ -252,7 +252,7 @@ impl<'a> Thread<'a> {
         if self.at < self.stop {
             self.at += 1;
         } else {
-            self.happening += 1;
+            self.trace_event += 1;
             self.set_stop();
         }
         self.reach(figures)
@@ -264,7 +264,7 @@ impl<'a> Thread<'a> {
         loop {
             let next = match self.at < self.stop {
                 true => Some(self.misses[self.at].instructions),
-                false => self.happenings.get(self.happening).map(|next| next.1),
+                false => self.trace_events.get(self.trace_event).map(|next| next.1),
             };
             if let Some(instructions) = next {
                 self.run(instructions, figures);
@@ -284,32 +284,36 @@ impl<'a> Thread<'a> {
         }
         match &mut self.steps {
             StepSource::Kept(batches) => {
-                let Some(StepBatch { misses, happenings }) = batches.next() else {
+                let Some(StepBatch {
+                    misses,
+                    trace_events,
+                }) = batches.next()
+                else {
                     return Ok(false);
                 };
-                (self.misses, self.happenings) = (misses.into(), happenings.into());
+                (self.misses, self.trace_events) = (misses.into(), trace_events.into());
             }
             StepSource::Read(steps) => {
                 let mut batch = StepBatch {
                     misses: std::mem::take(&mut self.misses).into_owned(),
-                    happenings: std::mem::take(&mut self.happenings).into_owned(),
+                    trace_events: std::mem::take(&mut self.trace_events).into_owned(),
                 };
                 if !steps.next(&mut batch)? {
                     return Ok(false);
                 }
-                (self.misses, self.happenings) = (batch.misses.into(), batch.happenings.into());
+                (self.misses, self.trace_events) = (batch.misses.into(), batch.trace_events.into());
             }
         }
-        (self.at, self.happening) = (0, 0);
+        (self.at, self.trace_event) = (0, 0);
         self.set_stop();
         Ok(true)
     }
 
     fn set_stop(&mut self) {
-        let happenings = &self.happenings;
+        let trace_events = &self.trace_events;
         let misses = self.misses.len();
-        self.stop = happenings
-            .get(self.happening)
+        self.stop = trace_events
+            .get(self.trace_event)
             .map_or(misses, |next| next.0.min(misses));
     }
 

@@ -1,7 +1,7 @@
 //! What is replayed.
 
 use nearpage_recording::ThreadIndex;
-use nearpage_recording::trace::{Happening, StepBatch, Steps, TracedThread};
+use nearpage_recording::trace::{StepBatch, Steps, TraceEvent, TracedThread};
 
 pub use nearpage_recording::trace::FilePage;
 
@@ -82,8 +82,8 @@ pub struct MemoryTrace {
 
 /// Is a begin or end of the stable phase among these steps?
 pub fn is_marked(batch: &StepBatch) -> bool {
-    let mut happenings = batch.happenings.iter();
-    happenings.any(|happening| matches!(happening.2, Happening::Mark { .. }))
+    let mut trace_events = batch.trace_events.iter();
+    trace_events.any(|trace_event| matches!(trace_event.2, TraceEvent::Mark { .. }))
 }
 
 /// Hands out a thread's steps.

@@ -129,7 +129,7 @@ pub struct Cpu {
     pub unmappings_seen: AtomicU64,
     /// Its position.
     number: usize,
-    /// The same, to the directory.
+    /// The CPU's number in the directory.
     holder: Holder,
     node: usize,
     /// Its node's L3, whether there is one or not.
@@ -213,7 +213,7 @@ pub struct Miss<'a> {
 
 /// What the others had of a line.
 struct OtherCopies {
-    /// One of them, modified.
+    /// One of the other CPUs had the line modified.
     modified: bool,
     /// Somebody still has a copy.
     have_it: bool,

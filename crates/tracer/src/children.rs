@@ -31,7 +31,7 @@ pub fn of_wait4(
     Some(child)
 }
 
-/// The same of `waitid`.
+/// Which child's end a `waitid` returned with.
 pub fn of_waitid(
     [kind, id, info, options, ..]: [u64; 6],
     result: i64,

@@ -199,7 +199,7 @@ const RECENT: usize = 1024;
 /// none.
 pub struct Origins {
     registers: [u64; REGISTERS],
-    /// Of the block's loads so far.
+    /// Origins of the block's loads so far.
     loads: [u64; LOADS],
     block: Option<&'static Flow>,
     /// Load of the block that comes next.

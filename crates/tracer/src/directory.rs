@@ -81,7 +81,7 @@ impl Directory {
     /// For that many sets (a power of two), lines that have to be known at once in each, and
     /// caches.
     pub fn new(sets: u64, lines_of_set: usize, holders: usize) -> Self {
-        // One more than there are while one comes and another goes.
+        // There is one line more while one line comes and another goes.
         let slots = lines_of_set + 1;
         let slot_words = 1 + holders.saturating_sub(FIRST_BITS).div_ceil(64);
         let (buckets, first) = if slots <= SMALL {
@@ -346,14 +346,14 @@ impl<const SIMPLE: bool> Set<'_, SIMPLE> {
         self.get(self.word_of(slot, holder)) & holder.mask != 0
     }
 
-    /// That cache has it from now on.
+    /// The cache has the line from now on.
     #[inline]
     pub fn set(&self, slot: usize, holder: Holder) {
         let word = self.word_of(slot, holder);
         self.put(word, self.get(word) | holder.mask);
     }
 
-    /// That cache has it no more, but another has.
+    /// The cache has the line no more, but another cache has.
     #[inline]
     pub fn clear(&self, slot: usize, holder: Holder) {
         let word = self.word_of(slot, holder);

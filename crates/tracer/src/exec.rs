@@ -15,7 +15,7 @@ use crate::system;
 /// The kernel's limit of a word, and of how many we look at.
 const WORD_BYTES_MAX: usize = 128 << 10;
 const WORDS_MAX: usize = 1 << 16;
-/// As the kernel has it: scripts that scripts name.
+/// Interpreters that are scripts themselves, at most: the kernel's limit.
 const SCRIPTS_MAX: usize = 4;
 const EM_X86_64: [u8; 2] = [62, 0];
 const CLASS_64: u8 = 2;
@@ -31,7 +31,7 @@ pub struct Command {
     pub environment: Vec<CString>,
 }
 
-/// What is to become of a call.
+/// What is to happen with a call of `exec`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Exec {
     /// It will fail.
@@ -111,7 +111,7 @@ fn read([path, words, environment]: [u64; 3], base: u64) -> Option<(Word, Vec<Wo
 }
 
 /// The emulator's words for a program: `-0` and what it is to be called, its path, its arguments.
-/// Of a script, the interpreter. `None`: it can't be emulated.
+/// A script has those of its interpreter. `None` where the program can't be emulated.
 fn emulated(mut path: Word, words: Vec<Word>) -> Option<Vec<Word>> {
     let mut words = words.into_iter();
     let mut called = words.next().unwrap_or_default();

@@ -51,7 +51,7 @@ struct Guest {
     clock: ClockInterface,
     /// Found when tracing begins.
     memory: OnceLock<Memory>,
-    /// Those that callbacks were told of, kept for good: the emulator translates the same code often.
+    /// Blocks that callbacks were told of. They are never freed, and found again when the emulator translates the same code.
     runs: Mutex<HashSet<&'static PlacedRun>>,
     ending: AtomicBool,
 }
@@ -219,7 +219,7 @@ pub(crate) unsafe fn text<'a>(qemu: &Interface, instruction: *const Instruction)
     }
 }
 
-/// The same one for the same run, for good.
+/// The same run always gets the same block, which is never freed.
 fn kept(guest: &Guest, run: PlacedRun) -> &'static PlacedRun {
     let mut runs = guest.runs.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = runs.get(&run) {
@@ -414,9 +414,7 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: 
     }
 }
 
-/// Of an instruction that changes memory atomically, as in [`plugin`].
-///
-/// An instruction has accessed memory atomically.
+/// An instruction has accessed memory atomically. What it writes stands for what it read, too, as in [`plugin`].
 ///
 /// # Safety
 /// QEMU calls it.

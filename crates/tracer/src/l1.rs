@@ -13,7 +13,7 @@ use crate::sets::Sets;
 pub const SHARED: u64 = 1;
 /// No other CPU had the line when it came; whether that is so now, the directory knows.
 pub const EXCLUSIVE: u64 = 2;
-/// And memory has it not as it is.
+/// The line is modified: memory has an older state of it.
 pub const MODIFIED: u64 = 3;
 
 /// The cache.
@@ -214,7 +214,7 @@ impl L1 {
         let here = tag.load(Relaxed);
         if Self::serves::<false>(here, line) {
             let now = if state == 0 { 0 } else { line << 2 | state };
-            // Its own thread may just put another line in its place.
+            // The CPU's own thread may put another line in its place at this moment.
             let _ = tag.compare_exchange(here, now, Relaxed, Relaxed);
             if state == 0 {
                 self.taken.fetch_add(1, Relaxed);

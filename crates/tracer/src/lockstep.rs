@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_millis(4);
 /// Looks at a sleeper until it is left out: in a system call, or else. Twice, since once may be
 /// a lock of the emulator's.
 const LOOKS: [u32; 2] = [2, 50];
-/// Of a quantum, in the shortest.
+/// The longest quantum, in shortest ones.
 const LONGEST: u64 = 16;
 /// How long a thread stays on its host core for others to come, at least and at most: as long as
 /// it takes to fall asleep, and to be woken (tens of microseconds in a virtual machine).
@@ -198,7 +198,7 @@ impl Lockstep {
         }
     }
 
-    /// That thread has been woken at this virtual time: others wait for it from now on.
+    /// The thread has been woken at this virtual time: others wait for it from now on.
     pub fn woken(&self, member: Member, time: u64) {
         let mut inner = self.inner();
         if inner.state(member) == State::Blocked {

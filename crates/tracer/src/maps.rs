@@ -137,7 +137,7 @@ mod tests {
             ranges.collect::<Vec<_>>()
         };
         assert_eq!(ranges(""), []);
-        // Its stack and QEMU's memory have become one mapping; the heap is QEMU's.
+        // The program's stack and QEMU's memory have become one mapping; the heap is QEMU's.
         assert_eq!(
             ranges(
                 "400000-401000 r-xp 00000000 fe:00 8 /bin/a\n\

@@ -61,7 +61,7 @@ unsafe extern "C" fn found(block: *mut MemoryBlock, found: *mut c_void) -> c_int
 }
 
 impl Memory {
-    /// As it is now.
+    /// The guest's memory as it is now.
     pub fn find(qemu: &MemoryInterface) -> Self {
         let mut all = FoundBlocks {
             qemu,

@@ -99,7 +99,7 @@ impl Output {
         let mut still = match open.take() {
             Some(open) if open.is_ours() => open,
             other => {
-                // Not ours to close.
+                // The descriptor belongs to somebody else, who closes it.
                 other.map(|open| std::mem::ManuallyDrop::new(open.file));
                 Open::new(OpenOptions::new().append(true).open(&self.path)?)?
             }
@@ -189,7 +189,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// None yet.
+    /// Totals of which nothing is counted yet.
     pub fn new(output: &Output) -> Self {
         let path = output.path.with_extension("open");
         let mut totals = Self {

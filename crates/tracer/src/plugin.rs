@@ -86,7 +86,7 @@ fn thread(vcpu: &Vcpu) -> Option<ThreadGuard<'_>> {
     vcpu.thread(first_step)
 }
 
-/// What is done for the preload library begins.
+/// Work for the preload library begins.
 ///
 /// # Safety
 /// QEMU calls it, as the ones below.

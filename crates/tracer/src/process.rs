@@ -70,7 +70,7 @@ pub struct Process {
     /// A creator was told which thread it made, or that it made none.
     told: Condvar,
     threads_created: AtomicU32,
-    /// By place: has a thread that runs taken it?
+    /// For each place, whether a running thread has it.
     places: Mutex<Vec<bool>>,
     /// Counters of threads that ended.
     totals: Mutex<Totals>,
@@ -243,7 +243,7 @@ impl Process {
         }
     }
 
-    /// That thread could not be created.
+    /// The thread could not be created.
     pub fn unborn(&self, number: u32) {
         let mut births = locked(&self.births);
         if let Some(place) = births.iter().position(|birth| birth.number == number) {

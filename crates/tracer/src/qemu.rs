@@ -90,7 +90,7 @@ impl AccessKind {
         self.0 & bit.0 != 0
     }
 
-    /// How much: 1 to 16.
+    /// Bytes of the access: 1 to 16.
     pub fn size_bytes(self) -> u64 {
         let Some(qemu) = QEMU.get() else { return 1 };
         // SAFETY: QEMU's function, with what QEMU gave.
@@ -106,7 +106,7 @@ pub fn qemu() -> Option<&'static Interface> {
 /// Looks QEMU's functions up, and asks it what has to be known before the first access.
 ///
 /// # Errors
-/// What is missing, or unknown.
+/// What QEMU lacks, or does not know.
 pub fn find() -> Result<&'static Interface, StartError> {
     let qemu = Interface::find().map_err(StartError::NoFunction)?;
     STORE_BIT.store(store_bit(&qemu)?, Relaxed);

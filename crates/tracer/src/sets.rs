@@ -1,6 +1,6 @@
 //! The entries of a set-associative structure, set by set.
 
-/// As many entries in each set; sets are a power of two.
+/// Entries in sets of one size. The number of sets is a power of two.
 pub struct Sets<T> {
     entries: Box<[T]>,
     mask: u64,
@@ -26,7 +26,7 @@ impl<T: Default> Sets<T> {
         unsafe { self.entries.get_unchecked(first..first + self.ways) }
     }
 
-    /// The same, where a set has exactly `N` entries: nothing is left to count then.
+    /// The entries of a set where there are exactly `N`: the compiler then has nothing to count.
     #[inline]
     pub fn exactly<const N: usize>(&self, number: u64) -> Option<&[T; N]> {
         if self.ways != N {

@@ -63,7 +63,7 @@ pub struct Thread {
     /// Of the directory and its CPU's L2: what its next misses take.
     expected: [Place; 2],
     line_shift: u32,
-    /// What is to go through the caches.
+    /// References that have not gone through the caches yet.
     pending: [Pending; PENDING],
     cpu: &'static Cpu,
     /// What it is part of.
@@ -100,7 +100,7 @@ pub struct Thread {
     /// To which CPUs it is to move, and when in virtual time; the next one is the last.
     moves: Vec<(u64, usize)>,
     random: u64,
-    /// Of the latest miss.
+    /// What became of the latest miss.
     outcome: Outcome,
     /// Stores and misses at the beginning of its turn.
     turn_began_with: (u64, u64),
@@ -419,7 +419,7 @@ impl Thread {
         self.counters = self.totals();
     }
 
-    /// Its counters as of what went through the caches.
+    /// The counters of all that went through the caches.
     fn totals(&self) -> [u64; COUNTERS] {
         let mut counters = self.counters;
         for (counter, value) in [

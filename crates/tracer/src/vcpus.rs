@@ -95,7 +95,7 @@ unsafe fn unused<'slot>(guarded: *const Guarded) -> Option<&'slot Guarded> {
 }
 
 /// # Safety
-/// As [`unused`].
+/// The contract of [`unused`].
 #[inline]
 unsafe fn enter<'vcpu>(guarded: *const Guarded) -> Option<ThreadGuard<'vcpu>> {
     // SAFETY: as this function's.

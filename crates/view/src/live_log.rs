@@ -57,7 +57,7 @@ struct LogState {
     /// What the table's numbers stand for.
     numbers: FxHashMap<u32, PageKey>,
     pages: FxHashMap<PageKey, Homes>,
-    pages_beyond: u64,
+    pages_omitted: u64,
     movements: VecDeque<LoggedMove>,
     decided: ActionCounts,
     latest: Value,
@@ -161,7 +161,7 @@ impl LiveLog {
             parts: VecDeque::new(),
             numbers: FxHashMap::default(),
             pages: FxHashMap::default(),
-            pages_beyond: 0,
+            pages_omitted: 0,
             movements: VecDeque::new(),
             decided: ActionCounts::default(),
             latest: Value::Null,
@@ -371,7 +371,7 @@ impl LogState {
             return false;
         };
         if !self.pages.contains_key(&page) && self.pages.len() >= PAGES_MAX {
-            self.pages_beyond += 1;
+            self.pages_omitted += 1;
             return false;
         }
         let homes = self.pages.entry(page).or_insert(Homes {
@@ -482,9 +482,9 @@ impl LogState {
         });
         Movements {
             kept: kept.collect(),
-            beyond: 0,
+            omitted: 0,
             extents,
-            pages_beyond: self.pages_beyond,
+            pages_omitted: self.pages_omitted,
         }
     }
 }

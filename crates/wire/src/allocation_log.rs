@@ -13,7 +13,7 @@ pub const BLOCK_HEADER_BYTES: usize = 16;
 /// Bytes of a block, header included.
 pub const BLOCK_BYTES: usize = 16 * 1024;
 
-/// The allocation is a sample: its weight says of how many. A small one lives in nearpage's own
+/// The allocation is a sample: its weight says how many allocations it stands for. A small one lives in nearpage's own
 /// address range, a large one where the allocator put it.
 pub const FLAG_SAMPLED: u16 = 1;
 /// The record is one half of a `realloc` or `mremap`.
@@ -30,7 +30,7 @@ pub const FLAG_NO_STACK: u16 = 8;
 pub enum Kind {
     /// A heap allocation.
     Allocate = 1,
-    /// Its end.
+    /// The end of a heap allocation.
     Free = 2,
     /// An `mmap` of the program's own.
     Map = 3,
@@ -46,7 +46,7 @@ pub enum Kind {
     ThreadExit = 8,
     /// `nearpage_begin` or `nearpage_end`.
     Mark = 9,
-    /// Totals.
+    /// Totals of the process.
     Counters = 10,
 }
 
@@ -74,7 +74,7 @@ pub struct Record<'log> {
     pub kind: Kind,
     /// `FLAG_…` bits.
     pub flags: u16,
-    /// By kind, see the table above.
+    /// What it means depends on the kind: see the table above.
     pub argument: u32,
     words: &'log [u8],
 }
@@ -184,7 +184,7 @@ mod tests {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(index as u64);
-                // Small numbers are frequent, so that heads are often valid.
+                // Small numbers are drawn often, so that many heads are valid.
                 *byte = (state >> 40) as u8 & if state >> 60 == 0 { 0xff } else { 7 };
             }
             let mut records = Records::new(&bytes[..length]);

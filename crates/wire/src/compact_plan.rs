@@ -28,9 +28,9 @@ pub const FLAG_SUMMARY: u32 = 1;
 
 /// How pages come to their nodes.
 pub mod mechanism {
-    /// Memory policies; pages that are there already are moved.
+    /// The library sets memory policies, and moves pages that are there already.
     pub const BIND: u32 = 0;
-    /// A thread on each node touches its pages before anyone else does.
+    /// A thread on each node touches the pages of its node before anyone else does.
     pub const TOUCH: u32 = 1;
 }
 
@@ -138,7 +138,7 @@ pub struct Module {
     pub reserved: u32,
 }
 
-/// No heap is longer.
+/// Stands for the whole heap: no heap is longer.
 pub const BRK_HEAP_BYTES_MAX: u64 = 1 << 46;
 
 /// What a rule recognises.
@@ -151,10 +151,10 @@ pub mod subject {
     pub const HEAP: u32 = 3;
     /// Any anonymous mapping of the program's own (`mmap`) within the size bounds.
     pub const MAPPING: u32 = 4;
-    /// No object: what no other rule places, as the memory policy of the process. INTERLEAVE, NODE or
+    /// Memory that no other rule places, by the memory policy of the process. INTERLEAVE, NODE or
     /// LEAVE; the first such rule of a section counts. Since version 3.
     pub const UNMATCHED: u32 = 5;
-    /// What no rule for an object places of the heap that `brk` extends: `size` bytes from its start on
+    /// Memory of the `brk` heap that no rule for an object places: `size` bytes from its start on
     /// ([`super::BRK_HEAP_BYTES_MAX`]: all of it); the first such rule of a section counts, of a phase none. Since
     /// version 6.
     pub const BRK_HEAP: u32 = 6;
@@ -291,7 +291,7 @@ pub struct FrameRange {
 pub struct Run {
     /// First page, from the page that holds the object's first byte.
     pub first_page: u64,
-    /// How many.
+    /// Number of pages.
     pub pages: u32,
     /// Node.
     pub node: u32,
@@ -329,7 +329,7 @@ pub struct Pin {
 mod tests {
     use super::share_of_object;
 
-    /// As an array of as many elements is divided: share k begins with number k * objects / shares.
+    /// Objects are divided as an array of as many elements is: share k begins with number k * objects / shares.
     #[test]
     fn objects_are_divided_as_arrays_are() {
         for shares in 1..9 {

@@ -162,7 +162,11 @@ pub fn is_runtime_function(name: &str) -> bool {
         };
         return is_runtime(of_type) || !of_type.contains("::") && is_runtime(of_trait);
     }
-    // C++: behind the type that a template returns, and before its parameters.
+    name.starts_with("operator new") || is_runtime(without_return_type(name))
+}
+
+/// A demangled name of C++ from the function's own name on: a template's name has what it returns before that.
+pub fn without_return_type(name: &str) -> &str {
     let mut depth = 0;
     let mut start = 0;
     for (at, byte) in name.bytes().enumerate() {
@@ -174,7 +178,7 @@ pub fn is_runtime_function(name: &str) -> bool {
             _ => {}
         }
     }
-    name.starts_with("operator new") || name.get(start..).is_some_and(is_runtime)
+    name.get(start..).unwrap_or(name)
 }
 
 #[cfg(test)]

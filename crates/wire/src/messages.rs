@@ -51,7 +51,7 @@ pub struct Line<'file> {
     pub pid: u32,
     /// The text says why it has no allocation log, or none from then on.
     pub ends_log: bool,
-    /// For people.
+    /// The line that people read.
     pub text: &'file [u8],
 }
 

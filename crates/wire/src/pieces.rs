@@ -1,4 +1,4 @@
-//! The arithmetic of placement: which pages of an object go where. Pure.
+//! The arithmetic of placement: which pages of an object go where. Nothing here has side effects.
 //!
 //! # Which pages belong to an object
 //! Boundaries, those of the object and those between its pieces, move to the nearest page boundary;
@@ -104,7 +104,7 @@ pub enum Pattern<'plan> {
     Runs(&'plan [Run], u64),
     /// Pages in a row by weight, over and over.
     Weighted(&'plan [Weight]),
-    /// Left alone.
+    /// The object is left alone.
     Leave,
 }
 
@@ -324,7 +324,7 @@ impl<'plan> Pieces<'plan> {
         }
     }
 
-    /// Those between two addresses, which are whole pages.
+    /// The pieces between two addresses, which are whole pages.
     pub fn within(self, start: usize, end: usize) -> Self {
         Self {
             cursor: self.cursor.max(start),
@@ -338,7 +338,7 @@ impl<'plan> Pieces<'plan> {
         (self.cursor, self.end)
     }
 
-    /// The same in at most `pieces_max` pieces (at least 1), and how many exact pieces that gave up.
+    /// The object in at most `pieces_max` pieces (at least 1), and how many exact pieces were given up for that.
     ///
     /// Short runs join the run before them, weighted patterns deal longer rows, and of every other
     /// pattern the first pieces stay exact and the rest is interleaved over the pattern's nodes:

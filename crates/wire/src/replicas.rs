@@ -32,7 +32,7 @@
 pub const VARIABLE: &str = "NEARPAGE_REPLICAS";
 /// How a table begins.
 pub const MAGIC: [u8; 8] = *b"NPREPLIC";
-/// Of the layout above.
+/// Version of the layout above.
 pub const VERSION: u32 = 2;
 /// Size of the header.
 pub const HEADER_BYTES: usize = 48;
@@ -48,7 +48,7 @@ pub const ENTRIES_MAX: usize = 1 << 16;
 pub struct Entry {
     /// Device and number of the file, as `/proc/PID/maps` has them.
     pub mapped: [u64; 2],
-    /// As stat(2) has them.
+    /// Device and number of the file, as stat(2) has them.
     pub file: [u64; 2],
     /// Size in bytes.
     pub size: u64,
@@ -91,7 +91,7 @@ pub fn read_header(table: &[u8]) -> Option<(u32, usize)> {
 }
 
 impl Entry {
-    /// As it is in a table.
+    /// The bytes of the entry in a table.
     pub fn to_bytes(&self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         let words = [

@@ -183,8 +183,7 @@ pub struct Setup<'a> {
 pub enum SetupError<'a> {
     /// It does not begin with [`FIRST_LINE`].
     NoSetup,
-    /// A line that says nothing known, or not in that many words, or what it can't say, or says it
-    /// again.
+    /// A line has an unknown name, another number of words, a value that cannot be, or a setting that came before.
     Line(&'a str),
     /// A setting that must be there.
     Missing(&'static str),

@@ -60,7 +60,7 @@ fn a_trace_of_version_1_says_what_it_said() {
     let touches = records
         .iter()
         .filter(|(_, record)| matches!(record, Record::FirstTouch { .. }));
-    // And the code.
+    // One page of code is touched, too.
     assert_eq!(touches.count(), PAGES + 1);
 
     let references = || {

@@ -44,6 +44,20 @@ fn with_job(name: &str) -> Case {
     case
 }
 
+/// Keeps a picture of the page in `NEARPAGE_SCREENSHOTS`, if that is set.
+fn picture(browser: &mut Browser) {
+    let Some(folder) = std::env::var_os("NEARPAGE_SCREENSHOTS") else {
+        return;
+    };
+    browser.size(1280, 720);
+    browser.drawn();
+    let height = browser.value("document.documentElement.scrollHeight");
+    browser.size(1280, height.as_u64().unwrap_or(720).clamp(720, 2600) as u32);
+    browser.drawn();
+    let path = std::path::Path::new(&folder).join("job-light.png");
+    std::fs::write(path, browser.screenshot()).expect("the folder is writable");
+}
+
 #[test]
 fn a_jobs_page_leads_to_each_rank() {
     let mut page = Page::new(with_job("job-page"), &["job"], "");
@@ -65,6 +79,7 @@ fn a_jobs_page_leads_to_each_rank() {
     assert_eq!(rows(&mut page, "ranks"), 4);
     assert_eq!(rows(&mut page, "hosts"), 2);
     assert_eq!(rows(&mut page, "memory nodes"), 3);
+    picture(&mut page.browser);
     // A rank that nobody has looked at yet.
     page.browser.value(
         "[...document.querySelectorAll('table[aria-label=\"ranks\"] a')].find(link => link.textContent === '2').click()",

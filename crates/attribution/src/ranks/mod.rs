@@ -5,6 +5,7 @@
 
 mod binding;
 mod groups;
+mod memory;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -92,8 +93,12 @@ pub struct RankProfile {
     pub objects: BTreeMap<JobObject, (ObjectUse, &'static str)>,
     /// Time from the beginning of the recording to its end, in nanoseconds.
     pub elapsed_ns: u64,
+    /// Most bytes that it had at once in heap, static variables and mappings; nothing where not recorded.
+    pub memory_bytes: Option<u64>,
     /// What was done to memory, by its node; empty where not known.
     pub memory_nodes: BTreeMap<NodeId, ObjectUse>,
+    /// Share of the sampled pages that each node has, 0 to 1; empty where not known.
+    pub page_shares: BTreeMap<NodeId, f64>,
     /// Samples by the node of the CPU.
     pub cpu_nodes: BTreeMap<NodeId, f64>,
 }
@@ -110,6 +115,12 @@ impl RankProfile {
                 .insert(number, (object.used, object.pattern));
         }
         profile
+    }
+
+    /// How much of its memory is on a node, by where the pages are that were sampled.
+    pub fn node_bytes(&self, node: NodeId) -> Option<u64> {
+        let share = self.page_shares.get(&node).copied().unwrap_or(0.0);
+        Some((self.memory_bytes? as f64 * share).round() as u64)
     }
 
     /// Time lost to memory accesses, as a share of the time that was recorded; of several threads it may be above 1.
@@ -195,7 +206,9 @@ impl RankFindings {
                 total,
                 objects: BTreeMap::new(),
                 elapsed_ns: elapsed_ns(recording),
+                memory_bytes: memory::peak_bytes(&recording.tables.objects),
                 memory_nodes: weights.memory_nodes(samples_per_weight),
+                page_shares: weights.page_shares(),
                 cpu_nodes: weights.cpu_nodes(samples_per_weight),
             },
         }

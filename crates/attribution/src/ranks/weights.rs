@@ -8,6 +8,7 @@ use nearpage_recording::{AccessBatch, Recording};
 use rustc_hash::FxHashMap;
 
 use super::ObjectUse;
+use super::memory::SampledPages;
 use crate::{AccessChunks, ReadError};
 
 /// A recording whose accesses are weighed on their way.
@@ -62,6 +63,7 @@ pub(super) struct Weights {
     /// By the node of the memory, and of the CPU; empty where the machine has one node. Of the former, samples are weights.
     by_memory: BTreeMap<NodeId, ObjectUse>,
     by_cpu: BTreeMap<NodeId, f64>,
+    pages: SampledPages,
 }
 
 impl Weights {
@@ -78,13 +80,16 @@ impl Weights {
         if recording.machine.nodes.len() < 2 {
             return found;
         }
+        let page_bytes = recording.machine.page_bytes.max(1);
         let rows = batch.cpu.iter().zip(&batch.page_node).zip(&batch.weight);
-        for (((cpu, page_node), weight), cost_ns) in rows.zip(&batch.cost_ns) {
+        let rows = rows.zip(&batch.cost_ns).zip(&batch.address);
+        for ((((cpu, page_node), weight), cost_ns), address) in rows {
             let weight = f64::from(*weight);
             let cpu_node = *cpu_nodes
                 .entry(*cpu)
                 .or_insert_with(|| recording.machine.node_of(*cpu));
             if let Some(node) = page_node {
+                found.pages.add(address / page_bytes, *node);
                 let is_remote = cpu_node.is_some_and(|of_cpu| of_cpu != *node);
                 found.by_memory.entry(*node).or_default().add(&ObjectUse {
                     samples: weight,
@@ -109,6 +114,12 @@ impl Weights {
         for (node, weight) in other.by_cpu {
             *self.by_cpu.entry(node).or_default() += weight;
         }
+        self.pages.add_all(other.pages);
+    }
+
+    /// Share of the sampled pages that each node has.
+    pub fn page_shares(&self) -> BTreeMap<NodeId, f64> {
+        self.pages.shares()
     }
 
     /// How many accesses of equal weight would tell as much: (Σ weight)² / Σ weight² (Kish, Survey Sampling, 1965, section

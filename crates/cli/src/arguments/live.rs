@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use nearpage_http::Endpoint;
 use nearpage_sampler::Target;
 
 use super::target;
-use super::values::{percent, rate, seconds, socket_address};
+use super::values::{collector, percent, rate, seconds, socket_address};
 
 #[derive(Debug, Args)]
 #[command(
@@ -72,11 +73,18 @@ pub struct Live {
     /// Serve metrics for Prometheus at http://ADDR/metrics
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     pub serve: Option<String>,
+    /// Post profiles to an OpenTelemetry collector at this address, http://HOST[:4318]: accesses and time lost by
+    /// object and node. There is no TLS: name a collector on this host, which forwards them
+    #[arg(long, value_name = "URL", value_parser = collector)]
+    pub otlp: Option<Endpoint>,
+    /// Time between two posts to --otlp
+    #[arg(long, value_name = "S", default_value = "10s", value_parser = seconds, requires = "otlp")]
+    pub otlp_interval: f64,
     /// Write every decision with its inputs to this file, a line of JSON for each interval
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Repeat the decisions of a log, and compare them with the log; takes no option but --json
-    #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "min_latency", "max_stall", "max_move_rate", "pages", "serve", "log", "seed", "plain", "output", "quiet", "command"])]
+    #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "min_latency", "max_stall", "max_move_rate", "pages", "serve", "otlp", "log", "seed", "plain", "output", "quiet", "command"])]
     pub replay: Option<PathBuf>,
     /// Seed of random numbers
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Research")]

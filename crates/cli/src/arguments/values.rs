@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use nearpage_http::Endpoint;
+
 /// `1`, `0.5%`.
 pub fn percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
@@ -65,6 +67,11 @@ pub fn socket_address(text: &str) -> Result<String, String> {
         true => Ok(text.to_owned()),
         false => Err("expected an address and a port, such as 127.0.0.1:9464".to_owned()),
     }
+}
+
+/// A collector of OpenTelemetry's profiles, under the port and path that the protocol gives it where the address has none.
+pub fn collector(text: &str) -> Result<Endpoint, String> {
+    Endpoint::parse(text, 4318, "/v1development/profiles")
 }
 
 pub fn cycles(text: &str) -> Result<f64, String> {

@@ -84,8 +84,8 @@ pub struct BundleOutput {
 /// A choice of `record --source`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ChoiceOutput {
-    /// What was asked for.
-    asked: String,
+    /// The source that `--source` asks for.
+    request: String,
     /// Is there a source?
     works: bool,
     /// What is said of it.
@@ -327,7 +327,7 @@ fn output(bytes: &[u8]) -> anyhow::Result<(Machine, BundleOutput)> {
         Err(why) => bail!("{PERF}: {why}"),
     };
     let choice = |(asked, found): (&str, Result<String, String>)| ChoiceOutput {
-        asked: asked.to_owned(),
+        request: asked.to_owned(),
         works: found.is_ok(),
         line: found.unwrap_or_else(|why| why),
     };
@@ -370,7 +370,7 @@ impl BundleOutput {
             let _ = writeln!(
                 text,
                 "record --source {}: {}",
-                choice.asked,
+                choice.request,
                 printable(&choice.line)
             );
         }

@@ -146,7 +146,7 @@ impl Comparison<'_> {
         };
         let ours = own.programs()?;
         let plans = {
-            let _progress = Progress::deciding(folder, own.replayed());
+            let _progress = Progress::deciding(folder, own.progress());
             own.plans(self.policy, &self.deciding.parameters())?
         };
         for expected in reference.programs()? {

@@ -38,10 +38,13 @@ pub struct MergeOutput {
 pub fn merge_jobs(arguments: &Merge) -> anyhow::Result<ExitCode> {
     let open = |folder: &PathBuf| {
         Job::open(folder)?.ok_or_else(|| {
-            anyhow::Error::from(Usage(format!(
-                "{}: not the folder of a job; of one recording, `nearpage export` makes tables",
-                folder.display()
-            )))
+            anyhow::Error::from(Usage(match folder.exists() {
+                true => format!(
+                    "{}: not the folder of a job; of one recording, `nearpage export` makes tables",
+                    folder.display()
+                ),
+                false => format!("{}: no such folder", folder.display()),
+            }))
         })
     };
     let jobs = arguments.jobs.iter().map(open);
@@ -65,8 +68,25 @@ impl MergeOutput {
                 counted(self.ranks, "rank"),
                 self.output.display()
             ));
+            let files = format!("{}/**/*.parquet", self.output.display()).replace('\'', "''");
+            let query = format!(
+                "SELECT object, sum(cost_ns) AS lost_ns FROM '{files}' GROUP BY object ORDER BY lost_ns DESC"
+            );
+            terminal::next(&format!("duckdb -c {}", quoted_by_double(&query)));
         }
     }
+}
+
+/// A text in double quotes, for a shell: it has single ones of its own.
+fn quoted_by_double(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        if matches!(character, '"' | '\\' | '$' | '`') {
+            quoted.push('\\');
+        }
+        quoted.push(character);
+    }
+    quoted + "\""
 }
 
 /// Writes the data set beside its place and gives it its name in the end: it is there whole or not at all.

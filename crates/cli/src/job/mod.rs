@@ -96,7 +96,7 @@ pub fn page(job: &Job) -> anyhow::Result<JobPage> {
 fn for_recordings(options: &str, job: &Job) -> anyhow::Error {
     let folder = job.folder.display();
     Usage(format!(
-        "{options} is for one recording, and {folder} is a job; name the folder of a rank in it"
+        "{options}: only of one recording, and {folder} is a job; name the folder of a rank in it"
     ))
     .into()
 }

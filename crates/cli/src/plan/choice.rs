@@ -115,7 +115,7 @@ mod tests {
                 by: Judged::Replay,
                 first_touch_ns,
                 planned_ns,
-                taken: number == taken,
+                chosen: number == taken,
                 planned: None,
             }
         };

@@ -109,7 +109,7 @@ fn planned_for(
 ) -> anyhow::Result<(Homes, Vec<String>)> {
     let Analysis { attribution, .. } = analysis::read(&recording.folder, Operations::Both)?;
     let planner = Planner::new(recording, &attribution, machine, deciding.threads());
-    let _progress = Progress::deciding(&recording.folder, planner.replayed());
+    let _progress = Progress::deciding(&recording.folder, planner.progress());
     let decided = planner.decide(&[policy], &deciding.parameters())?;
     let mut notes = Vec::new();
     for one in &decided {

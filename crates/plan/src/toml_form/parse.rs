@@ -11,7 +11,7 @@ use super::object::ObjectTable;
 use super::print::quote;
 use crate::{
     BuildId, Decision, Error, GroupPlan, JobPlan, Layout, OnlineMigration, Phase, Plan, PlanFile,
-    Predicted, Program, RankList, Subject, Team,
+    PlanPrediction, Program, RankList, Subject, Team,
 };
 
 /// At which byte of the file, and what is wrong.
@@ -95,7 +95,7 @@ struct PlanTable {
     page_bytes: Spanned<u64>,
     threads: Option<Spanned<String>>,
     program: Program,
-    predicted: Option<Predicted>,
+    predicted: Option<PlanPrediction>,
     /// Version 0.1 called it `live`.
     #[serde(alias = "live")]
     online_migration: Option<BTreeMap<String, u64>>,

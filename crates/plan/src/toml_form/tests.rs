@@ -6,7 +6,7 @@ use super::parse::only_once;
 use crate::placement::tests::{name, placement};
 use crate::{
     CallSiteFrame, Decision, Effect, Layout, OnlineMigration, PageRun, Phase, Placement, Plan,
-    Predicted, Program, Start, Subject, Team,
+    PlanPrediction, Program, Start, Subject, Team,
 };
 
 fn number() -> impl Strategy<Value = u64> {
@@ -178,7 +178,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                 teams,
                 mut decisions,
             )| {
-                let predicted = decisions.first().map(|first: &Decision| Predicted {
+                let predicted = decisions.first().map(|first: &Decision| PlanPrediction {
                     local_before: first.effect.cost_share,
                     local_after: first.effect.local_after,
                     first_touch_ns: first.effect.local_before.map(|_| first.effect.accesses),
@@ -294,7 +294,7 @@ fn where_threads_run_is_written_only_where_a_plan_says_it() {
 
 #[test]
 fn a_plan_that_does_worse_than_first_touch_says_so() {
-    let predicted = |local: [f64; 2], times_ns: Option<[f64; 2]>| Predicted {
+    let predicted = |local: [f64; 2], times_ns: Option<[f64; 2]>| PlanPrediction {
         local_before: local[0],
         local_after: local[1],
         first_touch_ns: times_ns.map(|times| times[0]),

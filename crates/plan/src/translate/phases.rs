@@ -5,7 +5,9 @@ use nearpage_wire::compact_plan::{NONE, PHASES_MAX, Rule, placement, subject};
 use super::{RuleRequest, Translation};
 use crate::compact::Part;
 use crate::recognise::{NotRecognised, Recogniser};
-use crate::{Decision, Error, Later, Phase, Pinning, Placement, Plan, Subject, Target, Team};
+use crate::{
+    Decision, Error, LatePlacement, Phase, Pinning, Placement, Plan, Subject, Target, Team,
+};
 
 impl<'a> Translation<'a> {
     /// The plan's phases, as far as they are carried out.
@@ -16,7 +18,7 @@ impl<'a> Translation<'a> {
         teams: &[&Team],
         by_hand: &[Rule],
     ) -> Result<Part, Error> {
-        if self.target.later == Later::AsPlanned {
+        if self.target.later == LatePlacement::AsPlanned {
             // Told by the plan itself.
             return Ok([0, 0]);
         }
@@ -101,7 +103,7 @@ impl<'a> Translation<'a> {
         if phase.decisions.is_empty() {
             return Ok(Vec::new());
         }
-        if self.target.later == Later::Never {
+        if self.target.later == LatePlacement::Never {
             self.warnings.push(format!(
                 "objects stay where they were placed before when `{function}` is first executed: pages that are there \
                  cannot be moved by touching them"

@@ -20,9 +20,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use nearpage_machine::{CpuId, Machine, ThreadPlacement, preset, thread_cpus};
 use nearpage_plan::{
-    Allocation, CallSiteFrame, Compact, Decision, Effect, Error, Later, Mechanism, ModuleName,
-    Origin, Pinning, PlaceRule, Placement, Plan, Program, ProgramImage, Start, Subject, Target,
-    Team, resolve_command, translate,
+    Allocation, CallSiteFrame, Compact, Decision, Effect, Error, LatePlacement, Mechanism,
+    ModuleName, Origin, Pinning, PlaceRule, Placement, Plan, Program, ProgramImage, Start, Subject,
+    Target, Team, resolve_command, translate,
 };
 use nearpage_wire::compact_plan::RULE_LATER;
 
@@ -48,7 +48,7 @@ fn target(machine: &Machine, threads: usize) -> Target<'_> {
         touch_pages_max: 1 << 20,
         touch_group: 1,
         has_copies: false,
-        later: Later::Never,
+        later: LatePlacement::Never,
         summary: true,
     }
 }
@@ -196,24 +196,24 @@ fn a_placement_waits_as_far_as_can_be_and_what_cannot_is_said() {
         (waits, compact.warnings.join(" "), compact.bytes)
     };
     use Start::{Parallel, SecondThread};
-    let (waits, said, bytes) = translated(Later::Never, SecondThread, "interleave");
+    let (waits, said, bytes) = translated(LatePlacement::Never, SecondThread, "interleave");
     assert!(!waits && bytes == compact.bytes);
     assert!(
         said.starts_with("`it` is placed from its allocation on: "),
         "{said}"
     );
     for (later, start, expected) in [
-        (Later::Once, SecondThread, ""),
-        (Later::Once, Parallel, "`it` is moved once, when"),
-        (Later::AsPlanned, SecondThread, ""),
-        (Later::AsPlanned, Parallel, ""),
+        (LatePlacement::Once, SecondThread, ""),
+        (LatePlacement::Once, Parallel, "`it` is moved once, when"),
+        (LatePlacement::AsPlanned, SecondThread, ""),
+        (LatePlacement::AsPlanned, Parallel, ""),
     ] {
         let (waits, said, _) = translated(later, start, "interleave");
         assert!(waits, "{later:?} {start:?}");
         assert_eq!(expected.is_empty(), said.is_empty(), "{said}");
         assert!(said.starts_with(expected), "{said}");
     }
-    for later in [Later::Never, Later::Once] {
+    for later in [LatePlacement::Never, LatePlacement::Once] {
         let (waits, said, _) = translated(later, Parallel, "first-touch");
         assert!(!waits, "there is nothing to place");
         assert!(

@@ -31,7 +31,7 @@ fn any_heap() -> Subject {
 fn at_phases(
     plan: &Plan,
     rules: &[&str],
-    later: Later,
+    later: LatePlacement,
     programs: &[ProgramImage],
 ) -> Result<(Reference, Compact), Error> {
     let machine = machine();
@@ -54,7 +54,7 @@ fn a_phase_has_rules_of_its_own() {
     let image = &programs[0];
     let mut plan = plan_for(image, vec![(any_heap(), "node:3")]);
     plan.phases = vec![phase(image, vec![(any_heap(), "block")])];
-    let (reference, compact) = at_phases(&plan, &[], Later::Once, &programs).unwrap();
+    let (reference, compact) = at_phases(&plan, &[], LatePlacement::Once, &programs).unwrap();
     assert_eq!(compact.warnings, Vec::<String>::new());
     assert_eq!(compact.rule_names, ["it", "it from grow on"]);
     assert_eq!(compact.decisions, [Some(0), None]);
@@ -75,7 +75,7 @@ fn a_phase_has_rules_of_its_own() {
 
     // A rule by hand holds in every phase; unmatched memory has no objects.
     let rules = ["heap>=1M=node:2", "rest=node:1"];
-    let (reference, compact) = at_phases(&plan, &rules, Later::Once, &programs).unwrap();
+    let (reference, compact) = at_phases(&plan, &rules, LatePlacement::Once, &programs).unwrap();
     assert_eq!(compact.warnings, Vec::<String>::new());
     let phases = reference.phases(identity(image), rank);
     assert_eq!(phases[0].rules.len(), 2);
@@ -94,22 +94,22 @@ fn what_is_not_carried_out_is_said() {
     let programs = [compiled.image("said", &["-pie", "-fPIE"])];
     let image = &programs[0];
     let mut plan = plan_for(image, vec![(any_heap(), "node:3")]);
-    let (_, alone) = at_phases(&plan, &[], Later::Once, &programs).unwrap();
+    let (_, alone) = at_phases(&plan, &[], LatePlacement::Once, &programs).unwrap();
     plan.phases = vec![phase(image, vec![(any_heap(), "block")])];
     let said = |plan: &Plan, later| {
         let (reference, compact) = at_phases(plan, &[], later, &programs).unwrap();
         let phases = reference.phases(identity(image), None);
         (phases, compact.warnings.join("\n"), compact.bytes)
     };
-    let (_, warnings, bytes) = said(&plan, Later::Never);
+    let (_, warnings, bytes) = said(&plan, LatePlacement::Never);
     assert!(warnings.contains("by touching"), "{warnings}");
     assert_eq!(bytes, alone.bytes);
     // Simulated machines are told by the plan itself.
-    let (_, warnings, bytes) = said(&plan, Later::AsPlanned);
+    let (_, warnings, bytes) = said(&plan, LatePlacement::AsPlanned);
     assert_eq!((warnings.as_str(), bytes), ("", alone.bytes.clone()));
 
     plan.phases[0].decisions[0].placement = Placement::FirstTouch;
-    let (phases, warnings, _) = said(&plan, Later::Once);
+    let (phases, warnings, _) = said(&plan, LatePlacement::Once);
     assert_eq!(phases.len(), 1);
     assert_eq!(
         warnings,
@@ -118,7 +118,7 @@ fn what_is_not_carried_out_is_said() {
     );
     plan.phases = vec![phase(image, vec![(any_heap(), "block")]); PHASES_MAX + 1];
     plan.phases[PHASES_MAX].function = "tell".to_owned();
-    let (phases, warnings, _) = said(&plan, Later::Once);
+    let (phases, warnings, _) = said(&plan, LatePlacement::Once);
     assert_eq!(phases.len(), PHASES_MAX);
     assert!(
         warnings.contains("when `tell` is first executed") && warnings.contains("only 4 phases"),
@@ -128,7 +128,7 @@ fn what_is_not_carried_out_is_said() {
     let error = |subject| {
         let mut plan = plan.clone();
         plan.phases[0] = phase(image, vec![(subject, "block")]);
-        at_phases(&plan, &[], Later::Once, &programs)
+        at_phases(&plan, &[], LatePlacement::Once, &programs)
             .expect_err("nothing")
             .to_string()
     };
@@ -175,7 +175,7 @@ fn threads_that_change_places_take_later_pages_along() {
         let phases = Reference::decode(&compact).phases(identity(image), None);
         (phases, compact)
     };
-    let (phases, compact) = translated(&plan, 4, Pinning::Teams, Later::Once);
+    let (phases, compact) = translated(&plan, 4, Pinning::Teams, LatePlacement::Once);
     assert_eq!(compact.warnings, Vec::<String>::new());
     assert_eq!(compact.exchanges, [Some("grow".to_owned()), None]);
     let reference = Reference::decode(&compact);
@@ -194,7 +194,7 @@ fn threads_that_change_places_take_later_pages_along() {
     let then = reference.evaluate_phase(&phases[1], &heap(image, 0x1000), 4 * PAGE);
     assert_eq!(nodes(&then.unwrap()), [1, 2, 3, 0]);
     // Pages that cannot move do not keep threads from moving.
-    let (phases, compact) = translated(&plan, 4, Pinning::Teams, Later::Never);
+    let (phases, compact) = translated(&plan, 4, Pinning::Teams, LatePlacement::Never);
     assert_eq!((phases.len(), phases[0].pins.len()), (1, 8));
     assert!(compact.warnings.concat().contains("by touching"));
 
@@ -208,7 +208,7 @@ fn threads_that_change_places_take_later_pages_along() {
             "it is for 4, and there are others",
         ),
     ] {
-        let (phases, compact) = translated(&plan, threads, pinning, Later::Once);
+        let (phases, compact) = translated(&plan, threads, pinning, LatePlacement::Once);
         assert_eq!((phases.len(), phases[0].pins.len()), (1, 0), "{why}");
         assert_eq!(compact.exchanges, [None]);
         let said = format!(
@@ -225,7 +225,7 @@ fn threads_that_change_places_take_later_pages_along() {
     plan.teams.truncate(1);
     plan.teams[0].module.clear();
     plan.teams[0].build_id.clear();
-    let (phases, compact) = translated(&plan, 4, Pinning::Teams, Later::Once);
+    let (phases, compact) = translated(&plan, 4, Pinning::Teams, LatePlacement::Once);
     let pin = |(index, cpu)| (NONE, 0, index, cpu);
     let pins: Vec<PinAt> = (0..).zip([1, 2, 3, 0]).map(pin).collect();
     assert_eq!(phases[0].pins, pins);
@@ -246,7 +246,7 @@ fn the_function_is_found_again_in_another_build() {
     plan.phases = vec![phase(&old, vec![(any_heap(), "block")])];
     let offset = |plan: &Plan, flags: &[&str]| {
         let programs = [compiled.image("prog", flags)];
-        let (reference, compact) = at_phases(plan, &[], Later::Once, &programs).unwrap();
+        let (reference, compact) = at_phases(plan, &[], LatePlacement::Once, &programs).unwrap();
         let phases = reference.phases(identity(&programs[0]), None);
         let function = programs[0].program.functions("grow");
         let now = function.first().map(|symbol| symbol.offset);

@@ -185,12 +185,12 @@ fn it_waits_for_the_second_thread_as_objects_do() {
         let waits = Reference::decode(&compact).flags() == [RULE_LATER];
         (waits, compact.warnings.join(" "))
     };
-    let (waits, said) = translated(Later::Once, Start::SecondThread, "interleave");
+    let (waits, said) = translated(LatePlacement::Once, Start::SecondThread, "interleave");
     assert!(waits && said.is_empty(), "{said}");
-    let (waits, said) = translated(Later::Once, Start::Parallel, "node:1");
+    let (waits, said) = translated(LatePlacement::Once, Start::Parallel, "node:1");
     assert!(waits && said.contains("move back"), "{said}");
-    let (waits, said) = translated(Later::Never, Start::SecondThread, "interleave");
+    let (waits, said) = translated(LatePlacement::Never, Start::SecondThread, "interleave");
     assert!(!waits && said.contains("from its allocation on"), "{said}");
-    let (waits, said) = translated(Later::Once, Start::SecondThread, "first-touch");
+    let (waits, said) = translated(LatePlacement::Once, Start::SecondThread, "first-touch");
     assert!(!waits && said.contains("stays where"), "{said}");
 }

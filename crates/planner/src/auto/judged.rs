@@ -118,9 +118,12 @@ impl<J: Judge> Judged<'_, '_, J> {
         objects: &[usize],
     ) -> Result<Selection, J::Error> {
         let (margins, alternatives) = (self.judge.margins(), self.alternatives);
-        for _ in 0..ROUNDS_MAX {
+        for round in 0..ROUNDS_MAX {
             let before = selection.clone();
-            for &object in objects {
+            for (number, &object) in objects.iter().enumerate() {
+                if let Some(progress) = self.judge.progress() {
+                    progress.is_at(round * objects.len() + number, ROUNDS_MAX * objects.len());
+                }
                 let with = |choice: &usize| selection.with(object, *choice);
                 let mut choices: Vec<usize> = (0..alternatives.at_once(object)).collect();
                 let all: Vec<Selection> = choices.iter().map(with).collect();

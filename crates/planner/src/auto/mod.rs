@@ -67,12 +67,14 @@ mod margins;
 mod model;
 mod object_alternatives;
 mod preference;
+mod progress;
 mod unmatched;
 
 pub use alternatives::{Alternatives, Selection};
 pub use margins::Margins;
 pub use model::Model;
 pub(crate) use preference::{loses_nothing, relieves_one_node};
+pub use progress::SearchProgress;
 pub(crate) use unmatched::may_be_unmatched;
 
 use judged::Judged;
@@ -102,6 +104,11 @@ pub trait Judge {
 
     /// Objects that are looked at one by one, the costliest first.
     fn objects_max(&self) -> usize;
+
+    /// Where a display of progress looks, if there is one.
+    fn progress(&self) -> Option<&SearchProgress> {
+        None
+    }
 }
 
 /// A plan, and the times that decided for it.

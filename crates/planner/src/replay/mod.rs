@@ -10,14 +10,15 @@ mod unmatched;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nearpage_machine::Machine;
 use nearpage_plan::{OnlineMigration, Phase, Plan};
 use nearpage_recording::Recording;
 use nearpage_simulator::{Job, Outcome, PlanHomes, SimulatedPolicy, simulate};
 
-use crate::auto::{Alternatives, Chosen, Judge, Margins, Selection, Times, choose, choose_within};
+use crate::auto::{
+    Alternatives, Chosen, Judge, Margins, SearchProgress, Selection, Times, choose, choose_within,
+};
 use crate::context::Input;
 use crate::error::Error;
 use crate::parameters::Parameters;
@@ -79,8 +80,7 @@ pub(crate) struct Replays<'a> {
     known: HashMap<u64, ReplayTime>,
     /// What else is planned: a plan for the phase of this number, or, without one, for all but its phases.
     around: Option<(Plan, Option<usize>)>,
-    /// Placements replayed so far.
-    count: Arc<AtomicU64>,
+    progress: Arc<SearchProgress>,
 }
 
 impl<'a> Replays<'a> {
@@ -106,13 +106,13 @@ impl<'a> Replays<'a> {
             runtime_scale,
             known: HashMap::new(),
             around: None,
-            count: Arc::default(),
+            progress: Arc::default(),
         }))
     }
 
-    /// Counts replayed placements in `count`.
-    pub fn counted_by(self, count: Arc<AtomicU64>) -> Self {
-        Self { count, ..self }
+    /// Tells `progress` how far it is.
+    pub fn followed_by(self, progress: Arc<SearchProgress>) -> Self {
+        Self { progress, ..self }
     }
 
     /// How long the recording takes under first touch.
@@ -210,7 +210,7 @@ impl<'a> Replays<'a> {
             folder: self.recording.folder.clone(),
             source,
         })?;
-        self.count.fetch_add(outcomes.len() as u64, Relaxed);
+        self.progress.has_replayed(outcomes.len() as u64);
         let times = outcomes.iter().map(ReplayTime::of);
         self.known.extend(new.into_iter().zip(times));
         Ok(asked.iter().map(|hash| self.known[hash]).collect())
@@ -394,6 +394,10 @@ impl Judge for Replays<'_> {
 
     fn objects_max(&self) -> usize {
         OBJECTS_MAX
+    }
+
+    fn progress(&self) -> Option<&SearchProgress> {
+        Some(&self.progress)
     }
 }
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
-    Compact, Evaluated, Later, ModuleImage, ModuleName, Phase, Plan, ProgramImage, SearchPaths,
-    Target, translate,
+    Compact, Evaluated, LatePlacement, ModuleImage, ModuleName, Phase, Plan, ProgramImage,
+    SearchPaths, Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Touch, Trace};
 use nearpage_recording::{Module, Object, Recording, ThreadIndex};
@@ -290,7 +290,7 @@ impl<'a> Process<'a> {
         let threads = self.threads.iter().map(|&(.., cpu)| cpu).collect();
         let target = Target {
             has_copies: true,
-            later: Later::AsPlanned,
+            later: LatePlacement::AsPlanned,
             ..Target::of_recorded(self.machine, teams, threads)
         };
         translate(

@@ -104,7 +104,7 @@ fn what_was_replayed_is_not_replayed_again() {
         assert_ne!(time(replays, &migrated), 42.0);
         assert_eq!(replays.known.len(), 5);
         // What is known is not replayed again.
-        assert_eq!(replays.count.load(std::sync::atomic::Ordering::Relaxed), 5);
+        assert_eq!(replays.progress.replayed(), 5);
     });
 }
 

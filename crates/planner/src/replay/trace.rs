@@ -1,6 +1,6 @@
 //! A recording's trace as the simulator takes it.
 
-use nearpage_recording::trace::{Happening, Miss, PageIndex, StepBatch, Steps};
+use nearpage_recording::trace::{Miss, PageIndex, StepBatch, Steps, TraceEvent};
 use nearpage_recording::{Object, ObjectKind, Recording};
 use nearpage_simulator::{FilePage, StepSource, ThreadSteps, Trace, is_marked};
 
@@ -114,7 +114,7 @@ impl Replayed {
             let mut batch = StepBatch::default();
             while read.next(&mut batch)? {
                 kept_bytes += batch.misses.len() * size_of::<Miss>()
-                    + batch.happenings.len() * size_of::<(usize, u32, Happening)>();
+                    + batch.trace_events.len() * size_of::<(usize, u32, TraceEvent)>();
                 if kept_bytes > bytes_max {
                     return Ok(());
                 }

@@ -59,7 +59,7 @@ fn alike_recordings_are_modelled_and_the_first_is_taken() {
     let [first, second] = choice.recordings.as_slice() else {
         panic!("two: {:?}", choice.recordings)
     };
-    assert!(first.taken && !second.taken);
+    assert!(first.chosen && !second.chosen);
     assert_eq!(choice.taken(), first);
     assert_eq!((first.by, second.by), (Judged::Model, Judged::Model));
     assert_eq!(first.planned_ns, second.planned_ns);
@@ -256,7 +256,7 @@ fn another_layout_is_taken_where_it_is_quicker_by_the_margin() {
     let hardly = chosen([of(209), of(200)]).unwrap();
     let [first, second] = planned(&hardly);
     assert!(second < first && second > first * (1.0 - MARGIN));
-    assert!(hardly.recordings[0].taken && !hardly.recordings[1].taken);
+    assert!(hardly.recordings[0].chosen && !hardly.recordings[1].chosen);
     let traces = [of(209), of(190)];
     let folder = traces[1].analysis.recording.folder.clone();
     let quicker = chosen(traces).unwrap();
@@ -295,7 +295,7 @@ fn much_slower_recordings_are_looked_into_no_further() {
     let [slow, quick] = choice.recordings.as_slice() else {
         panic!("two")
     };
-    assert!(quick.taken, "in the order in which they were named");
+    assert!(quick.chosen, "in the order in which they were named");
     assert!(slow.planned_ns.is_none() && slow.planned.is_none());
     assert!(slow.first_touch_ns > WORTH_A_LOOK * quick.planned_ns.unwrap());
 }

@@ -223,7 +223,7 @@ fn allocate(
     allocate_observed(at, size, alignment, flags, is_due, real)
 }
 
-// Apart, so that what is passed on needs no frame.
+// A function of its own, so that calls that are passed on need no frame.
 #[inline(never)]
 fn allocate_observed(
     at: usize,
@@ -288,7 +288,7 @@ unsafe extern "C" fn free_at(address: usize, at: usize) {
     }
 }
 
-// Apart, so that what is passed on needs no frame.
+// A function of its own, so that calls that are passed on need no frame.
 #[inline(never)]
 fn free_observed(address: usize, bytes: usize, at: usize) {
     let logged = TRACKER.logged(address);
@@ -343,7 +343,7 @@ unsafe extern "C" fn realloc_at(old: usize, size: usize, at: usize) -> usize {
                 is_due,
             );
         } else if size != 0 {
-            // It failed, and the old object is still there.
+            // The call failed, and the old object is still there.
             let (due, bytes) = (logged.is_some(), known_bytes.unwrap_or(0));
             TRACKER.allocated(&mut observed, caller(at), old, bytes, FLAG_REALLOCATED, due);
         }

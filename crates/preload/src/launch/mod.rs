@@ -20,7 +20,7 @@ use crate::{environment, message, sys};
 const PRELOAD: &str = "LD_PRELOAD";
 /// What the names of nearpage's variables begin with.
 const OWN_PREFIX: &[u8] = b"NEARPAGE_";
-/// More than there are.
+/// Variables that are kept, at most: more than nearpage has.
 const VARIABLES_MAX: usize = 24;
 /// Memory that a thread composes an environment in.
 const SCRATCH_BYTES: usize = 256 << 10;

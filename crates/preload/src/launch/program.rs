@@ -26,10 +26,10 @@ pub enum Program {
     At(i32, *const c_char),
 }
 
-/// Goes the library with the program?
+/// Whether the library goes with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// It does, or the file does not say.
+    /// The library goes with the program, or the file does not say.
     Fits,
     /// The program has this sanitizer.
     Sanitized(&'static str),
@@ -86,7 +86,7 @@ impl Program {
                     if path.len() > 1 {
                         return File::open_at(folder as usize, path);
                     }
-                    // A descriptor of ours, so that it can be closed; the program's may be one of a path alone.
+                    // The library opens the file again, so that it can read and close it: the program's descriptor may be of a path alone.
                     let mut link = crate::message::Text::<48>::new();
                     link.push(b"/proc/thread-self/fd/");
                     link.push_number(u64::try_from(folder).ok()?);

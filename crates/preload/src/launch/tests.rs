@@ -2,7 +2,7 @@ use std::ffi::CString;
 
 use super::*;
 
-/// The environment that a program gets of `given`; `None`: as it is.
+/// The environment that a program gets in place of `given`; `None` where it gets `given`.
 fn composed(given: &[&str], fits: bool) -> Option<Vec<String>> {
     let given: Vec<CString> = given
         .iter()
@@ -35,7 +35,7 @@ fn an_emptied_environment_gets_the_library_and_its_variables_back() {
     assert_eq!(composed(&given, true).unwrap(), [&*with_others, other]);
     assert_eq!(composed(&[&with_others, log], true), None);
     assert_eq!(composed(&["NEARPAGE_DISABLE=1"], true), None, "as told");
-    // Without room it stays as it is.
+    // Where there is no room, the environment stays as it is.
     assert_eq!(composed(&["A=1"; 7], true), None);
     assert_eq!(
         composed(&[&format!("LD_PRELOAD=/{}", "a".repeat(250))], true),

@@ -46,7 +46,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPolicy {
     mode: usize,
-    /// Its nodes.
+    /// The nodes of the policy.
     pub nodes: NodeSet,
 }
 
@@ -78,7 +78,7 @@ impl MemoryPolicy {
         }
     }
 
-    /// The same, so that it can be told from one of the user's.
+    /// A policy of ours that can be told from one of the user's.
     pub const fn marked(self) -> Self {
         Self {
             mode: self.mode | MPOL_F_STATIC_NODES,

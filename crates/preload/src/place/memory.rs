@@ -15,7 +15,7 @@ pub fn zeroed<T: Zeroed>() -> Option<&'static T> {
     Some(unsafe { &*(address as *const T) })
 }
 
-/// As many zeroed values next to each other.
+/// So many zeroed values, next to each other.
 pub fn zeroed_slice<T: Zeroed>(count: usize) -> Option<&'static [T]> {
     if count == 0 {
         return Some(&[]);

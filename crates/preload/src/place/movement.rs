@@ -39,7 +39,7 @@ pub struct Movement<'a> {
 }
 
 impl<'a> Movement<'a> {
-    /// Of an object, counted with its rule.
+    /// The movement of an object, counted with its rule.
     pub fn of(extent: Extent, counters: &'a RuleCounters) -> Self {
         Self {
             extent,
@@ -73,7 +73,7 @@ impl<'a> Movement<'a> {
                 }
                 let node = match piece.map(|piece| piece.target) {
                     Some(Target::Node(node)) if allowed.contains(node) => Some(node),
-                    // As the kernel deals the pages that are not there yet.
+                    // The kernel deals pages that are not there yet in the same order.
                     Some(Target::Interleave) if count > 0 => {
                         interleaved.nth(page / self.extent.unit_bytes % count)
                     }
@@ -213,7 +213,7 @@ impl<'a> Movement<'a> {
         let mut kept = 0;
         for at in 0..length {
             match status[at] {
-                // Not there any more, or the shared page of zeros.
+                // The page is not there any more, or is the shared page of zeros.
                 found if found < 0 => {}
                 found if found == nodes[at] => _ = in_place.fetch_add(1, Relaxed),
                 _ => {

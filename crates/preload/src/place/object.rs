@@ -18,7 +18,7 @@ use crate::touch::{self, ObjectToTouch};
 pub(super) struct Object {
     pub(super) address: usize,
     pub(super) size_bytes: usize,
-    /// None: it is static.
+    /// Absent where the object is static.
     pub(super) origin: Option<Origin>,
     /// May it be written to? Of a mapping that is not known.
     pub(super) is_writable: bool,

@@ -39,7 +39,7 @@ pub struct Phase {
     /// The section's, with other CPUs; empty: threads stay.
     pub(super) pins: &'static [Pin],
     pub(super) threads: ThreadCounters,
-    /// What is moved when it begins.
+    /// Objects that move when the phase begins.
     pub(super) waiting: &'static Objects<Waiting>,
     /// Number among those that have begun, from 1; 0: it has not.
     pub(super) turn: AtomicU32,
@@ -52,7 +52,7 @@ pub struct ThreadCounters {
     pub changed: AtomicU64,
     /// Not pinned any more as the plan had it, and left alone.
     pub left: AtomicU64,
-    /// Those that the kernel would not pin.
+    /// Threads that the kernel would not pin.
     pub failed: AtomicU64,
 }
 

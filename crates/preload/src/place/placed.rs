@@ -43,7 +43,7 @@ pub struct Waiting {
 
 /// What is kept for an address: three words.
 pub trait AddressEntry: Copy {
-    /// As words.
+    /// The entry as the table keeps it.
     fn words(self) -> [u64; 3];
     /// From the words that [`Self::words`] made.
     fn of(words: [u64; 3]) -> Self;

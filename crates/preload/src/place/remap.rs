@@ -92,7 +92,7 @@ impl MapsParser {
 
 /// Calls `found` for every mapping of the process, in ascending order.
 pub(super) fn each_mapping(mut found: impl FnMut(Mapping)) -> Result<(), Errno> {
-    // Those of the process's main thread are empty once it has ended.
+    // The files of the process's main thread are empty once that has ended.
     let file = sys::open(b"/proc/thread-self/maps\0", sys::O_RDONLY)?;
     let mut parser = MapsParser::default();
     let mut buffer = [0; 2048];
@@ -147,7 +147,7 @@ impl Drop for List {
 /// that is not why it failed, or this fails too; everything is as before then.
 ///
 /// # Safety
-/// As `mremap` itself, which must have failed.
+/// The contract of `mremap` itself, which must have failed.
 pub unsafe fn remap(
     old: usize,
     old_length: usize,
@@ -175,7 +175,7 @@ pub unsafe fn remap(
     let [.., (last, last_end)] = *list.ranges() else {
         return None;
     };
-    // One mapping, or not mapped throughout: the program's own mistake.
+    // The range is one mapping, or has gaps, which is the program's own mistake.
     if list.length < 2 || last_end != old_end {
         return None;
     }

@@ -42,7 +42,7 @@ struct TouchedObject {
     start: usize,
     /// Its whole pages.
     pages: u32,
-    /// Those that are touched, from its first on.
+    /// The pages that are touched, from its first on.
     touched_pages: u32,
     rule: u32,
 }

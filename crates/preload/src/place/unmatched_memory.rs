@@ -252,7 +252,7 @@ impl State {
             return rest.is(Status::Left);
         };
         if let Some(error) = bind::refusal() {
-            // What is to stay local could not be kept so.
+            // Memory that is to stay local could not be kept local.
             self.refused(error);
             return self.unmatched_failed(rest, Request::Bind, error);
         }

@@ -15,7 +15,7 @@ const MAPS_BYTES_MAX: usize = 4 << 20;
 const ADVICE_DONT_FORK: usize = 10;
 
 // What [`RING`] is while it is no address.
-/// Not made yet.
+/// The ring is not made yet.
 pub(super) const NONE: usize = 0;
 /// A thread makes it.
 pub(super) const MAKING: usize = 1;

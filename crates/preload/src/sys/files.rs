@@ -28,7 +28,7 @@ pub fn open(path: &[u8], flags: usize) -> Result<usize, Errno> {
     open_at(AT_FDCWD, path, flags)
 }
 
-/// The same from a folder's descriptor on.
+/// Opens a file by its path from a folder's descriptor on.
 pub fn open_at(folder: usize, path: &[u8], flags: usize) -> Result<usize, Errno> {
     debug_assert!(path.last() == Some(&0));
     // SAFETY: the path is readable and terminated.

@@ -22,7 +22,7 @@ pub(super) struct Request<'text> {
 }
 
 impl Request<'static> {
-    /// None: there is nothing to do.
+    /// What the environment asks for; `None` where that is nothing.
     pub(super) fn of_environment() -> Option<Self> {
         if environment::is_disabled() {
             return None;

@@ -18,11 +18,11 @@ pub struct Record {
     pub process: Process,
     /// The thread that wrote it.
     pub tid: u32,
-    /// As in the log.
+    /// The field as the log has it.
     pub kind: Kind,
-    /// As in the log.
+    /// The field as the log has it.
     pub flags: u16,
-    /// As in the log.
+    /// The field as the log has it.
     pub argument: u32,
     /// The words after the first.
     pub words: Vec<u64>,

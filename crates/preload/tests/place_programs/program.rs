@@ -145,7 +145,7 @@ impl Programs {
         self.run_program(plan, "objects", arguments, before, environment)
     }
 
-    /// The same of another program.
+    /// Runs another program under the plan.
     pub fn run_program(
         &self,
         plan: &Tables,

@@ -265,7 +265,7 @@ impl Miss {
 
 /// What happens in a thread besides misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum TraceEvent {
     /// The page is touched for the first time.
     FirstTouch(PageIndex),
     /// From here on, threads that wait for this signal may go on.
@@ -296,7 +296,7 @@ pub struct StepBatch {
     pub misses: Vec<Miss>,
     /// What else happened: before which miss (a position in `misses`, its length for the end),
     /// instructions since the thread's previous step, what.
-    pub happenings: Vec<(usize, u32, Happening)>,
+    pub trace_events: Vec<(usize, u32, TraceEvent)>,
 }
 
 /// One thread of a trace.

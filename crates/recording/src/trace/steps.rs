@@ -8,7 +8,7 @@ use super::images::Images;
 use super::pages::{PageLookup, PageTable};
 use super::survey::{shared_files, walk};
 use super::traced::OpenedTrace;
-use super::{FilePage, Happening, Miss, PageIndex, StepBatch, Steps, TracedThread};
+use super::{FilePage, Miss, PageIndex, StepBatch, Steps, TraceEvent, TracedThread};
 use crate::{AccessKind, Error};
 
 /// Signals of different processes are told apart by the bits above these.
@@ -135,16 +135,20 @@ fn is_child(images: &Images, programs: &[(usize, usize)]) -> bool {
 
 /// The instructions since the last step; of more than a field can say, steps that change nothing take
 /// the rest.
-fn take(pending: &mut u64, misses: &[Miss], happenings: &mut Vec<(usize, u32, Happening)>) -> u32 {
+fn take(
+    pending: &mut u64,
+    misses: &[Miss],
+    trace_events: &mut Vec<(usize, u32, TraceEvent)>,
+) -> u32 {
     while *pending > u64::from(u32::MAX) {
-        happenings.push((misses.len(), u32::MAX, NOTHING));
+        trace_events.push((misses.len(), u32::MAX, NOTHING));
         *pending -= u64::from(u32::MAX);
     }
     std::mem::take(pending) as u32
 }
 
 /// A step that changes nothing.
-const NOTHING: Happening = Happening::Resume {
+const NOTHING: TraceEvent = TraceEvent::Resume {
     after: 0,
     waited_instructions: 0,
 };
@@ -184,8 +188,8 @@ pub struct ThreadSteps {
 impl Steps for ThreadSteps {
     fn next(&mut self, batch: &mut StepBatch) -> Result<bool, Error> {
         batch.misses.clear();
-        batch.happenings.clear();
-        while batch.misses.is_empty() && batch.happenings.is_empty() {
+        batch.trace_events.clear();
+        while batch.misses.is_empty() && batch.trace_events.is_empty() {
             if !self.decode(batch)? {
                 return Ok(false);
             }
@@ -221,15 +225,17 @@ impl ThreadSteps {
             signals.push(sequence(self.image, ENDED));
         }
         for sequence in signals {
-            let since = take(&mut self.pending, &batch.misses, &mut batch.happenings);
-            let signal = Happening::Signal { sequence };
-            batch.happenings.push((batch.misses.len(), since, signal));
+            let since = take(&mut self.pending, &batch.misses, &mut batch.trace_events);
+            let signal = TraceEvent::Signal { sequence };
+            batch.trace_events.push((batch.misses.len(), since, signal));
         }
         if self.programs.is_empty() && self.pending > 0 {
-            let since = take(&mut self.pending, &batch.misses, &mut batch.happenings);
-            batch.happenings.push((batch.misses.len(), since, NOTHING));
+            let since = take(&mut self.pending, &batch.misses, &mut batch.trace_events);
+            batch
+                .trace_events
+                .push((batch.misses.len(), since, NOTHING));
         }
-        self.next_program() || !batch.happenings.is_empty()
+        self.next_program() || !batch.trace_events.is_empty()
     }
 
     /// Decodes the next frame; a damaged one is left out, as it was counted. `false`: there is none.
@@ -257,27 +263,27 @@ impl ThreadSteps {
         let mut depends_on = 0;
         batch.misses.reserve(frame.records as usize);
         let misses = &mut batch.misses;
-        let happenings = &mut batch.happenings;
+        let trace_events = &mut batch.trace_events;
         walk(payload, frame.virtual_time, |at, mut since, record| {
             while let Some((fork_at, child)) = forks.pop_if(|fork| fork.0 <= at) {
                 let after = (at - fork_at).min(since);
                 pending += since - after;
                 since = after;
-                let instructions = take(&mut pending, misses, happenings);
-                let forked = Happening::Signal {
+                let instructions = take(&mut pending, misses, trace_events);
+                let forked = TraceEvent::Signal {
                     sequence: sequence(child, FORKED),
                 };
-                happenings.push((misses.len(), instructions, forked));
+                trace_events.push((misses.len(), instructions, forked));
             }
             pending += since;
-            let happening = match *record {
+            let trace_event = match *record {
                 Record::Reference(reference) if without == Some(reference.kernel) => return,
                 Record::Reference(reference) => {
                     let Some(page) = lookup.find(pages, reference.address, at) else {
                         unknown = unknown.or(Some(reference.address));
                         return;
                     };
-                    let instructions = take(&mut pending, misses, happenings);
+                    let instructions = take(&mut pending, misses, trace_events);
                     misses.push(Miss {
                         instructions,
                         page,
@@ -291,7 +297,7 @@ impl ThreadSteps {
                     return;
                 }
                 Record::FirstTouch { address, .. } => match lookup.find(pages, address, at) {
-                    Some(page) => Happening::FirstTouch(page),
+                    Some(page) => TraceEvent::FirstTouch(page),
                     None => {
                         unknown = unknown.or(Some(address));
                         return;
@@ -299,14 +305,14 @@ impl ThreadSteps {
                 },
                 Record::Signal {
                     sequence: number, ..
-                } => Happening::Signal {
+                } => TraceEvent::Signal {
                     sequence: sequence(image, number),
                 },
                 Record::Resume {
                     after,
                     waited_instructions,
                     ..
-                } => Happening::Resume {
+                } => TraceEvent::Resume {
                     after: match after.checked_sub(CHILD_ENDED) {
                         None => sequence(image, after),
                         Some(child) => images
@@ -315,16 +321,16 @@ impl ThreadSteps {
                     },
                     waited_instructions,
                 },
-                Record::Move { cpu } => Happening::Move(traced.tracing.cpu(cpu)),
-                Record::Mark { begin } => Happening::Mark { begin },
+                Record::Move { cpu } => TraceEvent::Move(traced.tracing.cpu(cpu)),
+                Record::Mark { begin } => TraceEvent::Mark { begin },
                 Record::Depends { on } => {
                     depends_on = u16::try_from(on).unwrap_or(0);
                     return;
                 }
                 Record::Clock { .. } | Record::Preempted { .. } => return,
             };
-            let instructions = take(&mut pending, misses, happenings);
-            happenings.push((misses.len(), instructions, happening));
+            let instructions = take(&mut pending, misses, trace_events);
+            trace_events.push((misses.len(), instructions, trace_event));
         });
         self.pending = pending;
         match unknown {

@@ -198,8 +198,8 @@ proptest! {
             // Time is kept: all instructions are there.
             let instructions: u64 = written.iter().map(|(since, _)| since).sum();
             let of_misses: u64 = found.misses.iter().map(|miss| u64::from(miss.instructions)).sum();
-            let of_happenings: u64 = found.happenings.iter().map(|(_, since, _)| u64::from(*since)).sum();
-            prop_assert_eq!(of_misses + of_happenings, instructions);
+            let of_trace_events: u64 = found.trace_events.iter().map(|(_, since, _)| u64::from(*since)).sum();
+            prop_assert_eq!(of_misses + of_trace_events, instructions);
         }
         prop_assert_eq!(recording.access_count(), misses);
         prop_assert_eq!(accesses(&recording).len() as u64, misses);

@@ -12,7 +12,7 @@ use making::trace::{TraceFile, load, machine, map, record, record_on, reference,
 use making::{Block, segment};
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::trace::{
-    DownsampleEvent, Downsampling, Happening, Miss, PageIndex, StepBatch, Steps, Trace,
+    DownsampleEvent, Downsampling, Miss, PageIndex, StepBatch, Steps, Trace, TraceEvent,
     TraceOptions, TracedMove,
 };
 use nearpage_recording::{
@@ -49,9 +49,9 @@ fn steps(trace: &Trace, position: usize) -> StepBatch {
     while steps.next(&mut batch).unwrap() {
         let before = all.misses.len();
         all.misses.extend(&batch.misses);
-        let happenings = batch.happenings.iter();
-        all.happenings
-            .extend(happenings.map(|(at, since, what)| (before + at, *since, *what)));
+        let trace_events = batch.trace_events.iter();
+        all.trace_events
+            .extend(trace_events.map(|(at, since, what)| (before + at, *since, *what)));
     }
     all
 }

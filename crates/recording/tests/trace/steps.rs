@@ -45,15 +45,15 @@ fn steps_are_what_the_tracer_saw() {
         ]
     );
     assert_eq!(
-        of_main.happenings,
+        of_main.trace_events,
         [
-            (0, 10, Happening::FirstTouch(PageIndex(1))),
-            (1, 5, Happening::FirstTouch(PageIndex(2))),
-            (2, 5, Happening::Signal { sequence: 1 }),
+            (0, 10, TraceEvent::FirstTouch(PageIndex(1))),
+            (1, 5, TraceEvent::FirstTouch(PageIndex(2))),
+            (2, 5, TraceEvent::Signal { sequence: 1 }),
             (
                 2,
                 1,
-                Happening::Resume {
+                TraceEvent::Resume {
                     after: 2,
                     waited_instructions: 1_000
                 }
@@ -71,11 +71,11 @@ fn steps_are_what_the_tracer_saw() {
         ]
     );
     assert_eq!(
-        of_other.happenings,
+        of_other.trace_events,
         [
             // The instruction before it lost the CPU counts too.
-            (2, 2, Happening::Signal { sequence: 2 }),
-            (2, 1, Happening::Move(CpuId(5))),
+            (2, 2, TraceEvent::Signal { sequence: 2 }),
+            (2, 1, TraceEvent::Move(CpuId(5))),
         ]
     );
 }
@@ -107,19 +107,19 @@ fn who_reads_a_pipe_goes_on_after_whoever_wrote_in_another_process() {
     finish(record(&folder, &TraceOptions::default(), &[writer, reader]));
     let recording = Recording::open(&folder).unwrap();
     let trace = recording.trace().unwrap();
-    let happenings = [0, 1].map(|thread| steps(&trace, thread).happenings);
+    let trace_events = [0, 1].map(|thread| steps(&trace, thread).trace_events);
     let [
         [
-            (_, 10, Happening::Signal { sequence: own }),
-            (_, 5, Happening::Signal { sequence: wrote }),
+            (_, 10, TraceEvent::Signal { sequence: own }),
+            (_, 5, TraceEvent::Signal { sequence: wrote }),
         ],
         [
-            (_, 3, Happening::Resume { after: read, .. }),
-            (_, 3, Happening::Resume { after: other, .. }),
+            (_, 3, TraceEvent::Resume { after: read, .. }),
+            (_, 3, TraceEvent::Resume { after: other, .. }),
         ],
-    ] = happenings.each_ref().map(Vec::as_slice)
+    ] = trace_events.each_ref().map(Vec::as_slice)
     else {
-        panic!("{happenings:?}")
+        panic!("{trace_events:?}")
     };
     assert_eq!(wrote, read);
     assert!(own != other, "of different processes");
@@ -176,8 +176,8 @@ fn a_process_is_one_thread_that_begins_and_ends_where_its_parent_says() {
     assert_eq!((parent.started_by, child.thread), (0, ThreadIndex(1)));
     let of_child = steps(&trace, 1);
     assert_eq!(of_child.misses.len(), 2, "in both its programs");
-    let [(2, 0, Happening::Signal { sequence: ended })] = of_child.happenings[..] else {
-        panic!("its end: {:?}", of_child.happenings)
+    let [(2, 0, TraceEvent::Signal { sequence: ended })] = of_child.trace_events[..] else {
+        panic!("its end: {:?}", of_child.trace_events)
     };
     assert!(child.started_by != 0 && child.started_by != ended);
     let of_parent = steps(&trace, 0);
@@ -187,12 +187,12 @@ fn a_process_is_one_thread_that_begins_and_ends_where_its_parent_says() {
         .map(|miss| miss.instructions)
         .collect();
     assert_eq!(since, [10, 5, 5, 2]);
-    let forks = Happening::Signal {
+    let forks = TraceEvent::Signal {
         sequence: child.started_by,
     };
-    let waits = Happening::Resume {
+    let waits = TraceEvent::Resume {
         after: ended,
         waited_instructions: 7,
     };
-    assert_eq!(of_parent.happenings, [(2, 15, forks), (3, 1, waits)]);
+    assert_eq!(of_parent.trace_events, [(2, 15, forks), (3, 1, waits)]);
 }

@@ -108,6 +108,8 @@ struct Rank<'a> {
     exit_status: Option<i32>,
     /// Time recorded.
     elapsed_ns: u64,
+    /// Most memory that it had at once in heap, static variables and mappings; null: not recorded.
+    memory_bytes: Option<u64>,
     /// What it did.
     #[serde(flatten)]
     total: Use,
@@ -126,6 +128,8 @@ struct HostForm<'a> {
     host: &'a str,
     /// Its ranks.
     ranks: Vec<u32>,
+    /// Most memory that each had, added up; null: not recorded.
+    memory_bytes: Option<u64>,
     /// All that they did.
     #[serde(flatten)]
     total: Use,
@@ -138,6 +142,8 @@ struct HostForm<'a> {
 struct NodeForm {
     /// Its number.
     node: u16,
+    /// How much of the ranks' memory is there, by the sampled pages; null: not recorded.
+    memory_bytes: Option<u64>,
     /// What was done to it.
     #[serde(flatten)]
     used: Use,
@@ -176,6 +182,7 @@ pub fn job_json(content: &JobContent) -> String {
             group: *number,
             exit_status: metadata.exit_status,
             elapsed_ns: profile.elapsed_ns,
+            memory_bytes: profile.memory_bytes,
             total: Use::from(&profile.total),
             cpus: binding.map(|binding| &*binding.cpus),
             memory_nodes: binding.map(|binding| &*binding.memory_nodes),
@@ -197,13 +204,15 @@ pub fn job_json(content: &JobContent) -> String {
     let hosts = content.hosts().into_iter().map(|(name, host)| HostForm {
         host: name,
         ranks: content.numbers(&host.ranks),
+        memory_bytes: host.memory_bytes,
         total: Use::from(&host.total),
         nodes: host
             .nodes
             .iter()
-            .map(|(node, used)| NodeForm {
+            .map(|(node, of_host)| NodeForm {
                 node: node.0,
-                used: Use::from(used),
+                memory_bytes: of_host.memory_bytes,
+                used: Use::from(&of_host.used),
             })
             .collect(),
     });

@@ -212,8 +212,26 @@ struct Host {
     total: ObjectUse,
     /// Greatest of the ranks' shares of time lost.
     lost_share: f64,
-    /// What was done to memory, by its node; empty where not known.
-    nodes: BTreeMap<NodeId, ObjectUse>,
+    /// Most bytes that its ranks had, each at its own time; nothing where not recorded.
+    memory_bytes: Option<u64>,
+    /// Nodes whose memory was used; empty where not known.
+    nodes: BTreeMap<NodeId, HostNode>,
+}
+
+/// A memory node of a host.
+#[derive(Clone, Debug, Default)]
+struct HostNode {
+    /// What was done to its memory.
+    used: ObjectUse,
+    /// How much of the ranks' memory is there; nothing where not recorded.
+    memory_bytes: Option<u64>,
+}
+
+/// Adds bytes where they are known.
+fn add_bytes(sum: &mut Option<u64>, bytes: Option<u64>) {
+    if let Some(bytes) = bytes {
+        *sum = Some(sum.unwrap_or(0).saturating_add(bytes));
+    }
 }
 
 impl JobContent<'_> {
@@ -224,8 +242,11 @@ impl JobContent<'_> {
             host.ranks.push(position);
             host.total.add(&profile.total);
             for (node, used) in &profile.memory_nodes {
-                host.nodes.entry(*node).or_default().add(used);
+                let of_host = host.nodes.entry(*node).or_default();
+                of_host.used.add(used);
+                add_bytes(&mut of_host.memory_bytes, profile.node_bytes(*node));
             }
+            add_bytes(&mut host.memory_bytes, profile.memory_bytes);
             host.lost_share = host.lost_share.max(profile.lost_share());
         }
         hosts

@@ -4,15 +4,15 @@ use anstyle::Style;
 use nearpage_attribution::{ObjectUse, RankGroup};
 use nearpage_machine::NodeId;
 
-use super::{JobContent, binding, cpus};
+use super::{HostNode, JobContent, binding, cpus};
 use crate::emphasis::{DOUBTFUL, alarm, painted};
 use crate::table::{Column, wrapped, write_lines};
 use crate::{TextOptions, printable};
-use nearpage_amount::{count, counted, percent, time};
+use nearpage_amount::{bytes, count, counted, percent, time};
 
 /// Objects with a smaller share of a group's accesses are left out.
 const SHARE_MIN: f64 = 0.01;
-/// A remote share that is not known.
+/// What is not known.
 const UNKNOWN: &str = "?";
 
 /// What a row of a job's report is.
@@ -76,6 +76,10 @@ fn remote(used: &ObjectUse, options: &TextOptions) -> String {
         .map_or_else(|| UNKNOWN.to_owned(), |share| alarming(share, options))
 }
 
+fn memory(known: Option<u64>) -> String {
+    known.map_or_else(|| UNKNOWN.to_owned(), bytes)
+}
+
 /// A share, in colour where so much of it is remote or lost.
 fn alarming(share: f64, options: &TextOptions) -> String {
     painted(&percent(share), alarm(share), options.colour)
@@ -88,6 +92,7 @@ fn groups(content: &JobContent, options: &TextOptions, text: &mut String) {
         let line = match number {
             0 => {
                 let who = match group.members.len() {
+                    1 if all == 1 => content.ranks_of(&group.members),
                     members if members == all => format!("all {}", counted(all as u64, "rank")),
                     members => format!(
                         "{members} of {} ({})",
@@ -186,6 +191,11 @@ fn ranks(content: &JobContent, options: &TextOptions, text: &mut String) {
             cells: cells(&|position| count(profile(position).total.samples)),
         },
         Column {
+            title: "memory",
+            rank: 1,
+            cells: cells(&|position| memory(profile(position).memory_bytes)),
+        },
+        Column {
             title: "remote",
             rank: 6,
             cells: cells(&|position| remote(&profile(position).total, options)),
@@ -237,6 +247,14 @@ fn hosts(content: &JobContent, options: &TextOptions, text: &mut String) {
                 .collect(),
         },
         Column {
+            title: "memory",
+            rank: 4,
+            cells: hosts
+                .iter()
+                .map(|(_, host)| memory(host.memory_bytes))
+                .collect(),
+        },
+        Column {
             title: "remote",
             rank: 6,
             cells: hosts
@@ -262,7 +280,7 @@ fn nodes(content: &JobContent, options: &TextOptions, text: &mut String) {
     let hosts = content.hosts();
     let nodes: Vec<_> = hosts
         .iter()
-        .flat_map(|(host, of)| of.nodes.iter().map(move |(node, used)| (host, node, used)))
+        .flat_map(|(host, of)| of.nodes.iter().map(move |(node, of)| (host, node, of)))
         .take(options.top)
         .collect();
     if nodes.is_empty() {
@@ -273,7 +291,7 @@ fn nodes(content: &JobContent, options: &TextOptions, text: &mut String) {
         text.push_str("\n\n");
         return;
     }
-    let cells = |cell: &dyn Fn(&(&&str, &NodeId, &ObjectUse)) -> String| {
+    let cells = |cell: &dyn Fn(&(&&str, &NodeId, &HostNode)) -> String| {
         nodes.iter().map(cell).collect::<Vec<String>>()
     };
     let columns = vec![
@@ -285,17 +303,22 @@ fn nodes(content: &JobContent, options: &TextOptions, text: &mut String) {
         Column {
             title: "samples",
             rank: 2,
-            cells: cells(&|(.., used)| count(used.samples)),
+            cells: cells(&|(.., of)| count(of.used.samples)),
+        },
+        Column {
+            title: "memory",
+            rank: 4,
+            cells: cells(&|(.., of)| memory(of.memory_bytes)),
         },
         Column {
             title: "remote",
             rank: 6,
-            cells: cells(&|(.., used)| remote(used, options)),
+            cells: cells(&|(.., of)| remote(&of.used, options)),
         },
         Column {
             title: "time lost",
             rank: 5,
-            cells: cells(&|(.., used)| time(used.cost_ns)),
+            cells: cells(&|(.., of)| time(of.used.cost_ns)),
         },
     ];
     let names = cells(&|(host, ..)| printable(host));

@@ -19,6 +19,7 @@ use std::io::{self, Write};
 
 use nearpage_recording::{AccessBatch, Recording};
 
+pub use self::otlp::{RunningAccess, RunningProgram, rejected_profiles, running_profiles};
 pub use self::table::write_labelled_table;
 
 use self::labels::{CodeTable, Labelled, Labels};

@@ -13,10 +13,10 @@ pub(super) struct Key {
     pub code: u32,
     object: u32,
     object_kind: &'static str,
-    node: Option<NodeId>,
-    cpu_node: Option<NodeId>,
-    level: Level,
-    kind: AccessKind,
+    pub node: Option<NodeId>,
+    pub cpu_node: Option<NodeId>,
+    pub level: Level,
+    pub kind: AccessKind,
     pub thread: ThreadIndex,
 }
 
@@ -78,6 +78,11 @@ impl Sums {
         }
         self.rows[at].accesses += f64::from(access.weight);
         self.rows[at].cost_ns += f64::from(access.cost_ns);
+    }
+
+    /// Name and kind of a sample's object.
+    pub fn object(&self, key: &Key) -> (&str, &'static str) {
+        (&self.objects[key.object as usize], key.object_kind)
     }
 
     /// What a sample is of, in words: names of labels and their values. The thread has its name and number.

@@ -19,11 +19,11 @@ pub struct MovementsOutput {
     /// The first movements in order of time.
     pub kept: Vec<MovementRow>,
     /// Movements that are not kept.
-    pub beyond: u64,
+    pub omitted: u64,
     /// Pages that were touched, in order of process and address.
     pub extents: Vec<Extent>,
     /// Pages that are not among them.
-    pub pages_beyond: u64,
+    pub pages_omitted: u64,
 }
 
 /// Nanoseconds since the simulation began; the page's position among all of `extents`; what was done; the page's node
@@ -94,9 +94,9 @@ impl MovementsOutput {
             kept: kept
                 .map(|one| MovementRow(one.time_ns, one.page, one.kind, one.from, one.to))
                 .collect(),
-            beyond: movements.beyond,
+            omitted: movements.omitted,
             extents: movements.extents.iter().map(extent).collect(),
-            pages_beyond: movements.pages_beyond,
+            pages_omitted: movements.pages_omitted,
         }
     }
 }
@@ -248,7 +248,7 @@ mod tests {
                 from: 0,
                 to: 11,
             }],
-            beyond: 5,
+            omitted: 5,
             extents: vec![
                 PageExtent {
                     application: 0,
@@ -261,7 +261,7 @@ mod tests {
                     homes: vec![(0, 11)],
                 },
             ],
-            pages_beyond: 0,
+            pages_omitted: 0,
         };
         let object = |process, page_numbers, name: &str| ObjectPages {
             process,
@@ -278,7 +278,7 @@ mod tests {
             json!({
                 "page_bytes": 4096,
                 "kept": [[70, 2, "migrate", 0, 11]],
-                "beyond": 5,
+                "omitted": 5,
                 "extents": [
                     {
                         "process": 0,
@@ -289,7 +289,7 @@ mod tests {
                     },
                     { "process": 1, "address": "0x1000", "first": "0", "last": "b" },
                 ],
-                "pages_beyond": 0,
+                "pages_omitted": 0,
             })
         );
     }

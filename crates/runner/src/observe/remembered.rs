@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nearpage_files::{create, own_user, read_text};
-use nearpage_sampler::{Calibration, Error, RequestedSource, Side, calibrate_for, clock_opens};
+use nearpage_sampler::{Calibration, Error, RequestedSource, SkidSide, calibrate_for, clock_opens};
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
@@ -163,7 +163,7 @@ impl MachineSampleCost {
         is_recent
             && are_costs
             && (0.0..=1.0).contains(&self.share)
-            && self.side.parse::<Side>().is_ok()
+            && self.side.parse::<SkidSide>().is_ok()
     }
 
     fn calibration(&self) -> Calibration {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use nearpage_files::TemporaryFolder;
 use nearpage_machine::{Machine, ThreadPlacement, available_bytes};
-use nearpage_plan::{Later, Mechanism, PlaceRule, Plan, ProgramImage, Target, translate};
+use nearpage_plan::{LatePlacement, Mechanism, PlaceRule, Plan, ProgramImage, Target, translate};
 
 pub use self::outcome::{Placed, PlacedRule};
 
@@ -121,9 +121,9 @@ impl Placing {
             touch_group: options.touch_group,
             has_copies: false,
             later: match options.mechanism {
-                Mechanism::Bind => Later::Once,
+                Mechanism::Bind => LatePlacement::Once,
                 // Pages that are there stay where they are.
-                Mechanism::Touch => Later::Never,
+                Mechanism::Touch => LatePlacement::Never,
             },
             summary: true,
         };

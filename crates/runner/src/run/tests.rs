@@ -186,7 +186,7 @@ fn nothing_is_run_for_a_command_that_cannot_be_placed() {
 fn plans_that_do_worse_than_first_touch_are_warned_about() {
     let mut slow = plan();
     slow.machine = "amd48".to_owned();
-    slow.predicted = Some(nearpage_plan::Predicted {
+    slow.predicted = Some(nearpage_plan::PlanPrediction {
         local_before: 0.76,
         local_after: 0.43,
         ..Default::default()

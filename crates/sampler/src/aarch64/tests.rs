@@ -5,7 +5,7 @@ use nearpage_recording::AccessKind::{Load, Store};
 use proptest::prelude::*;
 
 use super::Decoder;
-use crate::calibrate::Side;
+use crate::calibrate::SkidSide;
 use crate::instruction::{Code, Decode};
 use crate::verdict::{REGISTERS, Registers, Undecoded, Verdict};
 
@@ -25,7 +25,7 @@ fn registers() -> Registers {
     registers
 }
 
-fn judge(words: &[u32], at: usize, side: Side) -> Verdict {
+fn judge(words: &[u32], at: usize, side: SkidSide) -> Verdict {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let code = Code {
         address: BASE,
@@ -39,7 +39,7 @@ fn judge(words: &[u32], at: usize, side: Side) -> Verdict {
 fn accesses(
     words: &[u32],
     at: usize,
-    side: Side,
+    side: SkidSide,
     registers: &Registers,
 ) -> Vec<(u64, AccessKind, u64)> {
     let Verdict::Accesses { templates, .. } = judge(words, at, side) else {
@@ -145,12 +145,12 @@ fn all_ways_to_address_memory() {
         let expected = [(0, kind, address)];
         let before = registers();
         assert_eq!(
-            accesses(&[word, NOP], 0, Side::At, &before),
+            accesses(&[word, NOP], 0, SkidSide::At, &before),
             expected,
             "{text}"
         );
         assert_eq!(
-            accesses(&[word, NOP], 0, Side::Block, &before),
+            accesses(&[word, NOP], 0, SkidSide::Block, &before),
             expected,
             "{text}"
         );
@@ -158,12 +158,12 @@ fn all_ways_to_address_memory() {
         let base = if text.contains("[sp") { SP } else { 1 };
         after[base] = after[base].wrapping_add_signed(moved);
         assert_eq!(
-            accesses(&[word, NOP], 1, Side::Before, &after),
+            accesses(&[word, NOP], 1, SkidSide::Before, &after),
             expected,
             "{text}"
         );
         assert_eq!(
-            judge(&[word, NOP], 0, Side::Before),
+            judge(&[word, NOP], 0, SkidSide::Before),
             Verdict::Compute,
             "{text}"
         );
@@ -174,7 +174,7 @@ fn all_ways_to_address_memory() {
 fn what_cannot_be_told_is_said() {
     let undecoded = |word: u32, reason| {
         assert_eq!(
-            judge(&[word, NOP], 1, Side::Before),
+            judge(&[word, NOP], 1, SkidSide::Before),
             Verdict::Undecoded(reason),
             "{word:#x}"
         );
@@ -202,19 +202,19 @@ fn what_touches_no_memory_is_none() {
     // add x1, x1, #16; prfm pldl1keep, [x1, #64]; blr x3
     for word in [0x9100_4021, 0xf980_2020, 0xd63f_0060] {
         assert_eq!(
-            judge(&[word, NOP], 1, Side::Before),
+            judge(&[word, NOP], 1, SkidSide::Before),
             Verdict::Compute,
             "{word:#x}"
         );
         assert_eq!(
-            judge(&[word, NOP], 0, Side::At),
+            judge(&[word, NOP], 0, SkidSide::At),
             Verdict::Compute,
             "{word:#x}"
         );
     }
     // ldr x0, [x1]; ret; what comes after a return was jumped to.
     assert_eq!(
-        judge(&[0xf940_0020, 0xd65f_03c0, NOP], 2, Side::Before),
+        judge(&[0xf940_0020, 0xd65f_03c0, NOP], 2, SkidSide::Before),
         Verdict::Compute
     );
 }
@@ -246,7 +246,7 @@ fn overwritten_addresses_are_computed_again() {
         let mut registers = registers();
         registers[1] = 0xdead;
         assert_eq!(
-            accesses(&words, load + 1, Side::Before, &registers),
+            accesses(&words, load + 1, SkidSide::Before, &registers),
             [(load as u64, Load, address)],
             "{made:x?}"
         );
@@ -256,7 +256,7 @@ fn overwritten_addresses_are_computed_again() {
     (copied[1], copied[5]) = (0xdead, 0x1_0000);
     let words = [0xaa01_03e5, 0xf940_0021, NOP];
     assert_eq!(
-        accesses(&words, 2, Side::Before, &copied),
+        accesses(&words, 2, SkidSide::Before, &copied),
         [(1, Load, 0x1_0000)]
     );
 }
@@ -266,14 +266,14 @@ fn a_pointer_chase_leads_to_the_next_element() {
     // add x0, x0, #1; ldr x1, [x1]; cbnz x0, two back
     let words = [0x9100_0400, 0xf940_0021, 0xb5ff_ffc0];
     assert_eq!(
-        accesses(&words, 2, Side::Before, &registers()),
+        accesses(&words, 2, SkidSide::Before, &registers()),
         [(1, Load, 0x1_0000)]
     );
     // ldr x0, [x1]; add x0, x0, #1; cbnz x0, two back: at its head, what comes before is the jump.
     let words = [0xf940_0020, 0x9100_0400, 0xb5ff_ffc0];
-    assert_eq!(judge(&words, 0, Side::Before), Verdict::Compute);
+    assert_eq!(judge(&words, 0, SkidSide::Before), Verdict::Compute);
     assert_eq!(
-        accesses(&words, 1, Side::Before, &registers()),
+        accesses(&words, 1, SkidSide::Before, &registers()),
         [(0, Load, 0x1_0000)]
     );
 }
@@ -285,7 +285,7 @@ fn other_code_is_not_read() {
         bytes: &0xf940_0020_u32.to_le_bytes(),
         bitness: 32,
     };
-    let verdict = Judge::default().judge(code, &Decoder::sweep(code, 0), 0, Side::At);
+    let verdict = Judge::default().judge(code, &Decoder::sweep(code, 0), 0, SkidSide::At);
     assert_eq!(verdict, Verdict::Undecoded(Undecoded::Ambiguous));
 }
 
@@ -296,7 +296,7 @@ proptest! {
         at in 0usize..80,
         side in 0..3,
     ) {
-        let side = [Side::Before, Side::At, Side::Block][side as usize];
+        let side = [SkidSide::Before, SkidSide::At, SkidSide::Block][side as usize];
         if let Verdict::Accesses { templates, .. } = judge(&words, at, side) {
             prop_assert!(!templates.is_empty());
             for template in &templates {

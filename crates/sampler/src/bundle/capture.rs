@@ -13,7 +13,7 @@ use super::{
     hexadecimal,
 };
 use crate::architecture::REGISTER_MASK;
-use crate::calibrate::{LINE_BYTES, Side, calibrate, page_bytes};
+use crate::calibrate::{LINE_BYTES, SkidSide, calibrate, page_bytes};
 use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::pmu::{MemoryEvent, spe};
 use crate::record::{self, CLOCK_SAMPLE, Identifiers, RecordBody};
@@ -49,7 +49,7 @@ pub fn capture(options: &Options) -> Result<PerfBundle, crate::Error> {
         architecture: std::env::consts::ARCH.to_owned(),
         facts,
         side: calibrate()
-            .map_or(Side::Before, |found| found.side)
+            .map_or(SkidSide::Before, |found| found.side)
             .to_string(),
         code: hexadecimal(&test.code),
         sources,

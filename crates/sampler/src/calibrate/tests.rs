@@ -18,11 +18,11 @@ fn the_chain_is_one_cycle() {
 #[test]
 fn the_majority_decides() {
     let side = |begin, load, after| Tally { begin, load, after }.calibration().side;
-    assert_eq!(side(1, 2, 90), Side::Before);
-    assert_eq!(side(1, 90, 2), Side::At);
-    assert_eq!(side(90, 1, 2), Side::Block);
-    assert_eq!(side(0, 0, 0), Side::Before);
-    assert_eq!("block".parse(), Ok(Side::Block));
+    assert_eq!(side(1, 2, 90), SkidSide::Before);
+    assert_eq!(side(1, 90, 2), SkidSide::At);
+    assert_eq!(side(90, 1, 2), SkidSide::Block);
+    assert_eq!(side(0, 0, 0), SkidSide::Before);
+    assert_eq!("block".parse(), Ok(SkidSide::Block));
 }
 
 fn at_cost(sample_cost_ns: Option<f64>) -> Calibration {

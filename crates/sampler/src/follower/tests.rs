@@ -32,7 +32,7 @@ fn sample(time_ns: u64, pid: u32, tid: u32, user: bool) -> Vec<u8> {
 
 #[test]
 fn threads_are_numbered_and_every_sample_counted() {
-    let mut follower = Follower::new(Side::Before, Identifiers::default());
+    let mut follower = Follower::new(SkidSide::Before, Identifiers::default());
     follower.begin(1, 10, 10, 1);
     for bytes in [
         fork(2, 10, 11, 10),
@@ -74,7 +74,7 @@ fn hardware_samples_become_accesses_with_weight_and_cost() {
         memory: vec![(7, Form::Precise(AccessKind::Load))],
         ..Identifiers::default()
     };
-    let mut follower = Follower::new(Side::Before, identifiers);
+    let mut follower = Follower::new(SkidSide::Before, identifiers);
     follower.hardware.min_latency_cycles = 30;
     let load = Precise {
         id: 7,
@@ -145,7 +145,7 @@ fn only_what_is_wanted_is_kept() {
     // TLB hit, TLB miss, not known.
     let (hit, miss, silent) = (0x102_6810_0142, 0x104_5010_0442, 0x508_0022);
     let followed = |wanted: AccessSelection, event| {
-        let mut follower = Follower::new(Side::Before, identifiers.clone());
+        let mut follower = Follower::new(SkidSide::Before, identifiers.clone());
         follower.filter = Filter::new(wanted);
         follower.hardware.event = event;
         for data_src in [hit, miss, silent] {
@@ -202,7 +202,7 @@ fn running_process() -> tempfile::TempDir {
 fn what_was_running_is_met_when_its_records_come() {
     let proc_root = running_process();
     let following = |members| {
-        let mut follower = Follower::new(Side::Before, Identifiers::default());
+        let mut follower = Follower::new(SkidSide::Before, Identifiers::default());
         let processes = Processes::new(proc_root.path());
         follower.discovery = Some(Discovery::new(processes, members));
         for bytes in [
@@ -293,7 +293,7 @@ fn samples_of_threads_that_take_turns_stand_for_more() {
         memory: vec![(7, Form::Precise(AccessKind::Load))],
         ..Identifiers::default()
     };
-    let mut follower = Follower::new(Side::Before, identifiers);
+    let mut follower = Follower::new(SkidSide::Before, identifiers);
     follower.weights.insert(11, 8.0);
     for tid in [11, 12] {
         let precise = Precise {
@@ -319,7 +319,7 @@ fn samples_of_threads_that_take_turns_stand_for_more() {
 
 #[test]
 fn losses_beyond_counting_stay_at_the_end_of_the_scale() {
-    let mut follower = Follower::new(Side::Before, Identifiers::default());
+    let mut follower = Follower::new(SkidSide::Before, Identifiers::default());
     let lost = sideband(10, 10, 1, Sideband::Lost { records: u64::MAX });
     follower.follow(&lost);
     follower.follow(&lost);
@@ -337,7 +337,7 @@ fn what_a_sink_refuses_is_an_error() {
             Err(io::Error::other("disk full"))
         }
     }
-    let mut follower = Follower::new(Side::Before, Identifiers::default());
+    let mut follower = Follower::new(SkidSide::Before, Identifiers::default());
     assert!(follower.hand_over(&mut Full).is_ok());
     follower.begin(1, 10, 10, 1);
     assert!(follower.hand_over(&mut Full).is_err());
@@ -374,19 +374,19 @@ fn happen(follower: &mut Follower, time_ns: u64, kind: u8, pid: u32, tid: u32) {
 proptest! {
     #[test]
     fn what_is_kept_from_sample_to_sample_changes_nothing(
-        happenings in prop::collection::vec((0u8..16, 1u32..4, 1u32..6), 0..200),
+        trace_events in prop::collection::vec((0u8..16, 1u32..4, 1u32..6), 0..200),
         attached in any::<bool>(),
     ) {
         let no_processes = tempfile::tempdir().unwrap();
         let [mut kept, mut forgetful] = [0, 1].map(|_| {
-            let mut follower = Follower::new(Side::Before, Identifiers::default());
+            let mut follower = Follower::new(SkidSide::Before, Identifiers::default());
             follower.discovery = attached.then(|| {
                 let members = Members::Processes([1].into_iter().collect());
                 Discovery::new(Processes::new(no_processes.path()), members)
             });
             follower
         });
-        for (time_ns, (kind, pid, tid)) in happenings.into_iter().enumerate() {
+        for (time_ns, (kind, pid, tid)) in trace_events.into_iter().enumerate() {
             happen(&mut kept, time_ns as u64, kind, pid, tid);
             forgetful.lookaside.clear();
             happen(&mut forgetful, time_ns as u64, kind, pid, tid);

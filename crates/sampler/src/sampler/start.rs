@@ -9,7 +9,7 @@ use nearpage_recording::Source;
 use super::governing::RateControl;
 use super::{MAX_RATE_HZ, ObservedTarget, Options, Sampler, nanoseconds, now_ns};
 use crate::attached::Attached;
-use crate::calibrate::{Calibration, Side, UNMEASURED_RATE_HZ, calibrate_for, page_bytes};
+use crate::calibrate::{Calibration, SkidSide, UNMEASURED_RATE_HZ, calibrate_for, page_bytes};
 use crate::cpu_ring::CpuRing;
 use crate::error::Error;
 use crate::filter::Filter;
@@ -330,7 +330,7 @@ impl Opened {
         child: Child,
         mut opening: Opening,
         cpus: &[CpuId],
-        side: Side,
+        side: SkidSide,
     ) -> Result<Self, Error> {
         let mut rings = Vec::new();
         for cpu in cpus {
@@ -353,7 +353,7 @@ impl Opened {
         opening: Opening,
         processes: Processes,
         cpus: &[CpuId],
-        side: Side,
+        side: SkidSide,
     ) -> Result<Self, Error> {
         let (mut rings, mut window) = (Vec::new(), Window::default());
         let cpus = cpus.to_vec();

@@ -4,7 +4,7 @@ use nearpage_recording::AccessKind;
 use proptest::prelude::*;
 
 use super::Decoder;
-use crate::calibrate::Side;
+use crate::calibrate::SkidSide;
 use crate::instruction::{Code, Decode};
 use crate::verdict::{REGISTERS, Registers, THREAD_POINTER, Undecoded, Verdict};
 
@@ -40,7 +40,7 @@ fn program(instructions: &[&[u8]]) -> Program {
 }
 
 impl Program {
-    fn judge(&self, instruction: usize, side: Side) -> Verdict {
+    fn judge(&self, instruction: usize, side: SkidSide) -> Verdict {
         let code = Code {
             address: BASE,
             bytes: &self.bytes,
@@ -58,7 +58,7 @@ impl Program {
     fn accesses(
         &self,
         at: usize,
-        side: Side,
+        side: SkidSide,
         registers: &Registers,
     ) -> Vec<(usize, AccessKind, u64)> {
         let Verdict::Accesses { templates, .. } = self.judge(at, side) else {
@@ -96,16 +96,16 @@ fn the_instruction_just_before_or_none() {
     ]);
     let registers = registers(&[(R9, 0x1000), (CX, 3)]);
     assert_eq!(
-        program.accesses(1, Side::Before, &registers),
+        program.accesses(1, SkidSide::Before, &registers),
         [(0, AccessKind::Load, 0x1018)]
     );
     assert_eq!(
-        program.accesses(0, Side::At, &registers),
+        program.accesses(0, SkidSide::At, &registers),
         [(0, AccessKind::Load, 0x1018)]
     );
-    assert_eq!(program.judge(2, Side::Before), Verdict::Compute);
-    assert_eq!(program.judge(0, Side::Before), Verdict::Compute);
-    assert_eq!(program.judge(1, Side::At), Verdict::Compute);
+    assert_eq!(program.judge(2, SkidSide::Before), Verdict::Compute);
+    assert_eq!(program.judge(0, SkidSide::Before), Verdict::Compute);
+    assert_eq!(program.judge(1, SkidSide::At), Verdict::Compute);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn what_touches_no_memory_is_none() {
     ];
     let program = program(&code);
     for at in 1..4 {
-        assert_eq!(program.judge(at, Side::Before), Verdict::Compute);
+        assert_eq!(program.judge(at, SkidSide::Before), Verdict::Compute);
     }
 }
 
@@ -134,7 +134,7 @@ fn overwritten_addresses_are_computed_again() {
     ]);
     let registers = registers(&[(R9, 0xff), (AX, 0x1234), (R8, 0x1000), (CX, 777)]);
     assert_eq!(
-        program.accesses(3, Side::Before, &registers),
+        program.accesses(3, SkidSide::Before, &registers),
         [(2, AccessKind::Load, 0x1000 + 0x34 * 8)]
     );
 }
@@ -150,7 +150,7 @@ fn a_copy_of_an_overwritten_address_serves() {
     ]);
     let registers = registers(&[(DI, 0x5000), (AX, 1)]);
     assert_eq!(
-        program.accesses(3, Side::Before, &registers),
+        program.accesses(3, SkidSide::Before, &registers),
         [(2, AccessKind::Load, 0x5000)]
     );
 }
@@ -166,11 +166,11 @@ fn a_pointer_chase_leads_to_the_next_element() {
     ]);
     let registers = registers(&[(DI, 0x1000), (CX, 5)]);
     assert_eq!(
-        program.accesses(1, Side::Before, &registers),
+        program.accesses(1, SkidSide::Before, &registers),
         [(0, AccessKind::Load, 0x1028)]
     );
     // At the head of the loop comes the jump, not what is above it.
-    assert_eq!(program.judge(0, Side::Before), Verdict::Compute);
+    assert_eq!(program.judge(0, SkidSide::Before), Verdict::Compute);
 }
 
 #[test]
@@ -180,13 +180,13 @@ fn nothing_is_made_up_for_what_is_lost() {
     // The return at the sampled place has its own address.
     let registers = registers(&[(SP, 0x7000)]);
     assert_eq!(
-        program.accesses(1, Side::Before, &registers),
+        program.accesses(1, SkidSide::Before, &registers),
         [(1, AccessKind::Load, 0x7000)]
     );
     // mov rax,[rax]; mov eax,1
     let program = self::program(&[&[0x48, 0x8b, 0x00], &[0xb8, 1, 0, 0, 0]]);
     assert_eq!(
-        program.judge(1, Side::Before),
+        program.judge(1, SkidSide::Before),
         Verdict::Undecoded(Undecoded::Overwritten)
     );
 }
@@ -204,7 +204,7 @@ fn a_comparison_is_one_with_its_jump() {
     let registers = registers(&[(DI, 0x1000), (AX, 2)]);
     for at in [1, 2, 3] {
         assert_eq!(
-            program.accesses(at, Side::Before, &registers),
+            program.accesses(at, SkidSide::Before, &registers),
             [(0, AccessKind::Load, 0x1010)]
         );
     }
@@ -217,25 +217,25 @@ fn stack_and_string_pointers_move_by_known_amounts() {
     let program = program(&code);
     let registers = registers(&[(SP, 0x7000), (SI, 0x1008), (DI, 0x2008), (CX, 4), (DX, 0)]);
     assert_eq!(
-        program.accesses(1, Side::Before, &registers),
+        program.accesses(1, SkidSide::Before, &registers),
         [(0, AccessKind::Store, 0x7000)]
     );
     assert_eq!(
-        program.accesses(2, Side::Before, &registers),
+        program.accesses(2, SkidSide::Before, &registers),
         [(1, AccessKind::Load, 0x6ff8)]
     );
     // On a repeated instruction, samples stand on it.
     assert_eq!(
-        program.accesses(3, Side::Before, &registers),
+        program.accesses(3, SkidSide::Before, &registers),
         [(3, AccessKind::Store, 0x2008)]
     );
     assert_eq!(
-        program.accesses(4, Side::Before, &registers),
+        program.accesses(4, SkidSide::Before, &registers),
         [(3, AccessKind::Store, 0x2007)]
     );
     // movsq; nop
     let program = self::program(&[&[0x48, 0xa5], &[0x90]]);
-    let both = program.accesses(1, Side::Before, &registers);
+    let both = program.accesses(1, SkidSide::Before, &registers);
     assert!(
         both.contains(&(0, AccessKind::Load, 0x1000))
             && both.contains(&(0, AccessKind::Store, 0x2000))
@@ -252,11 +252,11 @@ fn locked_instructions_store() {
     ]);
     let registers = registers(&[(SI, 0x1000), (DI, 0x2000)]);
     assert_eq!(
-        program.accesses(1, Side::Before, &registers),
+        program.accesses(1, SkidSide::Before, &registers),
         [(0, AccessKind::Store, 0x2000)]
     );
     assert_eq!(
-        program.accesses(2, Side::Before, &registers),
+        program.accesses(2, SkidSide::Before, &registers),
         [(1, AccessKind::Store, 0x1000)]
     );
 }
@@ -271,11 +271,11 @@ fn thread_bases_and_vector_indices_are_told_apart() {
     ];
     let program = program(&code);
     assert_eq!(
-        program.judge(1, Side::Before),
+        program.judge(1, SkidSide::Before),
         Verdict::Undecoded(Undecoded::ThreadBase)
     );
     assert_eq!(
-        program.judge(2, Side::Before),
+        program.judge(2, SkidSide::Before),
         Verdict::Undecoded(Undecoded::VectorIndex)
     );
 }
@@ -293,9 +293,9 @@ fn thread_local_variables_are_relative_to_the_thread_pointer() {
     let registers = registers(&[(usize::from(THREAD_POINTER), 0x7000), (DI, 0x20), (CX, 2)]);
     for (at, address) in [(1, 0x6ff8), (2, 0x7028), (3, 0x7030)] {
         let expected = [(at - 1, AccessKind::Load, address)];
-        assert_eq!(program.accesses(at, Side::Before, &registers), expected);
+        assert_eq!(program.accesses(at, SkidSide::Before, &registers), expected);
     }
-    let verdict = program.judge(4, Side::Before);
+    let verdict = program.judge(4, SkidSide::Before);
     assert_eq!(verdict, Verdict::Undecoded(Undecoded::ThreadBase));
 }
 
@@ -317,7 +317,7 @@ fn a_block_shares_the_sample() {
         (0, AccessKind::Load, 0x1000),
         (2, AccessKind::Store, 0x1008),
     ];
-    assert_eq!(program.accesses(0, Side::Block, &registers), expected);
+    assert_eq!(program.accesses(0, SkidSide::Block, &registers), expected);
 }
 
 #[test]
@@ -353,7 +353,7 @@ proptest! {
     #[test]
     fn any_bytes_get_a_verdict(bytes in prop::collection::vec(any::<u8>(), 1..300), at in 0usize..300, side in 0..3, bitness in 0..2) {
         let at = at % bytes.len();
-        let side = [Side::Before, Side::At, Side::Block][side as usize];
+        let side = [SkidSide::Before, SkidSide::At, SkidSide::Block][side as usize];
         let code = Code { address: u64::MAX - 100, bytes: &bytes, bitness: [32, 64][bitness as usize] };
         for first in [Some(0), Decoder::converge(code, at)].into_iter().flatten() {
             let flow = Decoder::sweep(code, first);

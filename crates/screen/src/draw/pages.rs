@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use nearpage_amount::{bytes, count, counted};
+use nearpage_report::mappings::Mapping;
 use nearpage_report::shade;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
 use super::{bold, dim};
-use crate::mappings::Mapping;
 use crate::model::Model;
 
 /// What a line shows of some pages.

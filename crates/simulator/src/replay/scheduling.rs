@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use nearpage_online::OnlinePolicy;
-use nearpage_recording::trace::Happening;
+use nearpage_recording::trace::TraceEvent;
 
 use super::Replay;
 use crate::Error;
@@ -66,9 +66,9 @@ pub(super) enum Signal {
 }
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
-    pub(super) fn happen(&mut self, number: usize, happening: Happening) -> Result<(), Error> {
+    pub(super) fn happen(&mut self, number: usize, trace_event: TraceEvent) -> Result<(), Error> {
         let thread = &mut self.threads[number];
-        if let Happening::FirstTouch(page) = happening {
+        if let TraceEvent::FirstTouch(page) = trace_event {
             self.pages
                 .find(page.0, thread.node, thread.time, self.figures)?;
             return self.go_on(number);
@@ -85,10 +85,10 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             return Ok(());
         }
         let now = thread.time;
-        match happening {
-            Happening::FirstTouch(_) => {}
-            Happening::Signal { sequence } => self.send(sequence, now),
-            Happening::Resume {
+        match trace_event {
+            TraceEvent::FirstTouch(_) => {}
+            TraceEvent::Signal { sequence } => self.send(sequence, now),
+            TraceEvent::Resume {
                 after,
                 waited_instructions,
             } => {
@@ -105,7 +105,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                     return self.leave_cpu(number, now, blocked, Resumption::Advance);
                 }
             }
-            Happening::Move(cpu) if self.assigning.scheduler == Scheduler::Pinned => {
+            TraceEvent::Move(cpu) if self.assigning.scheduler == Scheduler::Pinned => {
                 let node = self.figures.node(cpu)?;
                 self.leave_cpu(number, now, State::Arriving, Resumption::Advance)?;
                 let thread = &mut self.threads[number];
@@ -113,8 +113,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 self.cpu(cpu.0);
                 return Ok(());
             }
-            Happening::Move(_) => {}
-            Happening::Mark { begin } => self.mark(self.assigning.program_of[number], begin, now),
+            TraceEvent::Move(_) => {}
+            TraceEvent::Mark { begin } => self.mark(self.assigning.program_of[number], begin, now),
         }
         self.go_on(number)
     }

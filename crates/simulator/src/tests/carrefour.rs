@@ -200,13 +200,13 @@ fn stores_and_reads(turns: u64) -> MemoryTrace {
         (
             at,
             0,
-            Happening::Resume {
+            TraceEvent::Resume {
                 after: sequence,
                 waited_instructions,
             },
         )
     };
-    let signal = |at, sequence| (at, 0, Happening::Signal { sequence });
+    let signal = |at, sequence| (at, 0, TraceEvent::Signal { sequence });
     let mut reader = (reads(1, 100), vec![signal(100, 2)]);
     let mut writer = (reads(1, 100), vec![after(100, 2)]);
     for turn in 0..turns {
@@ -220,8 +220,8 @@ fn stores_and_reads(turns: u64) -> MemoryTrace {
         reader.1.push(signal(reader.0.len(), read));
     }
     let mut trace = touched_by_first(1, vec![(4, vec![]), (8, vec![])]);
-    for (thread, (misses, happenings)) in [(1, reader), (2, writer)] {
-        trace.threads[thread].1 = batch(misses, happenings);
+    for (thread, (misses, trace_events)) in [(1, reader), (2, writer)] {
+        trace.threads[thread].1 = batch(misses, trace_events);
     }
     trace
 }
@@ -308,13 +308,13 @@ fn stores_that_hit_in_a_cache_take_copies_away() {
 fn stores_and_reads_of_three(turns: u64) -> MemoryTrace {
     let after = |at, sequence| {
         let waited_instructions = 0;
-        let what = Happening::Resume {
+        let what = TraceEvent::Resume {
             after: sequence,
             waited_instructions,
         };
         (at, 0, what)
     };
-    let signal = |at, sequence| (at, 0, Happening::Signal { sequence });
+    let signal = |at, sequence| (at, 0, TraceEvent::Signal { sequence });
     let mut steps: Vec<_> = (0..3).map(|_| (reads(1, 200), vec![])).collect();
     for turn in 0..turns {
         let stored = 10 + 3 * turn;
@@ -330,8 +330,8 @@ fn stores_and_reads_of_three(turns: u64) -> MemoryTrace {
         }
     }
     let mut trace = touched_by_first(1, vec![(4, vec![]), (8, vec![]), (12, vec![])]);
-    for (thread, (misses, happenings)) in (1..).zip(steps) {
-        trace.threads[thread].1 = batch(misses, happenings);
+    for (thread, (misses, trace_events)) in (1..).zip(steps) {
+        trace.threads[thread].1 = batch(misses, trace_events);
     }
     trace
 }

@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn post_facto_places_pages_for_the_marked_phases() {
     let machine = machine(2, CLOCK);
-    let mark = |at, begin| (at, 0, Happening::Mark { begin });
-    let signal = |at, sequence| (at, 0, Happening::Signal { sequence });
+    let mark = |at, begin| (at, 0, TraceEvent::Mark { begin });
+    let signal = |at, sequence| (at, 0, TraceEvent::Signal { sequence });
     let resume = |at, after| {
         let waited_instructions = 0;
-        let what = Happening::Resume {
+        let what = TraceEvent::Resume {
             after,
             waited_instructions,
         };

@@ -71,7 +71,7 @@ fn movements_are_what_was_counted_and_lead_to_the_last_homes() {
             outcome.collapsed,
         ];
         assert_eq!(counts, expected, "{name}");
-        assert_eq!((movements.beyond, movements.pages_beyond), (0, 0));
+        assert_eq!((movements.omitted, movements.pages_omitted), (0, 0));
         assert!(movements.kept.is_sorted_by_key(|movement| movement.time_ns));
         let homes = movements.extents.iter().flat_map(|extent| &extent.homes);
         let homes: Vec<(u8, u8)> = homes.copied().collect();
@@ -112,6 +112,6 @@ fn what_does_not_fit_is_counted() {
     let few = one(&trace, &machine, few).movements.expect("kept");
     assert!(all.kept.len() > 3);
     assert_eq!(few.kept, all.kept[..3]);
-    assert_eq!(few.beyond, all.kept.len() as u64 - 3);
+    assert_eq!(few.omitted, all.kept.len() as u64 - 3);
     assert_eq!(few.extents, all.extents, "first and last homes stay whole");
 }

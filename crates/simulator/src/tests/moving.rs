@@ -154,12 +154,12 @@ fn a_store_collapses_replicas() {
     // Node 0 reads 33 times, node 5 128 times: a replica; then node 5 writes.
     let mut first = batch(
         vec![load(0, 0); 33],
-        vec![(33, 0, Happening::Signal { sequence: 1 })],
+        vec![(33, 0, TraceEvent::Signal { sequence: 1 })],
     );
-    first[0].happenings.push((
+    first[0].trace_events.push((
         33,
         0,
-        Happening::Resume {
+        TraceEvent::Resume {
             after: 2,
             waited_instructions: 0,
         },
@@ -167,7 +167,7 @@ fn a_store_collapses_replicas() {
     let mut second = vec![load(0, 0); 130];
     second.push(store(0, 0));
     second.push(load(0, 0));
-    let last = (132, 0, Happening::Signal { sequence: 2 });
+    let last = (132, 0, TraceEvent::Signal { sequence: 2 });
     let trace = trace(
         1,
         vec![
@@ -195,7 +195,7 @@ fn memory_pressure_reclaims_what_is_not_used() {
     // Pages 0..8 are replicated on node 5 one after the other, with room for two replicas.
     let first: Vec<Miss> = (0..8).flat_map(|page| vec![load(0, page); 33]).collect();
     let end = first.len();
-    let first = batch(first, vec![(end, 0, Happening::Signal { sequence: 1 })]);
+    let first = batch(first, vec![(end, 0, TraceEvent::Signal { sequence: 1 })]);
     let second: Vec<Miss> = (0..8).flat_map(|page| vec![load(0, page); 200]).collect();
     let trace = trace(
         8,
@@ -229,7 +229,7 @@ fn replicas_make_way_for_new_pages() {
     // Two pages are replicated on node 5, then four new ones are touched there.
     let first: Vec<Miss> = (0..2).flat_map(|page| vec![load(0, page); 33]).collect();
     let end = first.len();
-    let first = batch(first, vec![(end, 0, Happening::Signal { sequence: 1 })]);
+    let first = batch(first, vec![(end, 0, TraceEvent::Signal { sequence: 1 })]);
     let second = (0..2).flat_map(|page| vec![load(0, page); 200]);
     let second = second.chain((2..6).map(|page| load(0, page))).collect();
     let trace = trace(

@@ -86,7 +86,7 @@ fn a_plan_can_wait_for_the_second_thread() {
     let homes = vec![Some(Home::Later(Some(2))), Some(Home::Node(2))];
     let plan = || planned(homes.clone(), Vec::new());
     // Alone, a thread on node 0 finds the page that waits where it touched it.
-    let signal = vec![(2, 0, Happening::Signal { sequence: 1 })];
+    let signal = vec![(2, 0, TraceEvent::Signal { sequence: 1 })];
     let first = || thread(0, 0, 0, batch(reads(2, 1), signal.clone()));
     let alone = one(&trace(2, vec![first()]), &machine, plan());
     assert_eq!((alone.migrated, alone.local, alone.misses), (0, 1, 2));
@@ -185,13 +185,13 @@ fn a_plan_can_move_threads_when_a_function_is_first_executed() {
 fn a_plan_can_give_pages_back_to_the_thread_that_runs_on_alone() {
     let machine = machine(4, CLOCK);
     let outcome = |home| {
-        let resume = Happening::Resume {
+        let resume = TraceEvent::Resume {
             after: 2,
             waited_instructions: 0,
         };
-        let happenings = vec![(1, 0, Happening::Signal { sequence: 1 }), (1, 0, resume)];
-        let first = thread(0, 0, 0, batch(reads(1, 30_000), happenings));
-        let end = vec![(50, 0, Happening::Signal { sequence: 2 })];
+        let trace_events = vec![(1, 0, TraceEvent::Signal { sequence: 1 }), (1, 0, resume)];
+        let first = thread(0, 0, 0, batch(reads(1, 30_000), trace_events));
+        let end = vec![(50, 0, TraceEvent::Signal { sequence: 2 })];
         let second = thread(1, 8, 1, batch(reads(1, 50), end));
         let job = planned(vec![Some(home)], Vec::new());
         one(&trace(1, vec![first, second]), &machine, job)

@@ -106,9 +106,9 @@ fn ars_brings_pages_to_the_node_that_uses_them() {
 #[test]
 fn pages_that_come_back_are_ping_pongs() {
     let machine = machine(4, CLOCK);
-    let to = |at, cpu| (at, 0, Happening::Move(CpuId(cpu)));
+    let to = |at, cpu| (at, 0, TraceEvent::Move(CpuId(cpu)));
     let mut trace = touched_by_first(1, vec![(4, reads(1, 300))]);
-    trace.threads[1].1[0].happenings = vec![to(100, 8), to(200, 4)];
+    trace.threads[1].1[0].trace_events = vec![to(100, 8), to(200, 4)];
     let outcome = one(
         &trace,
         &machine,

@@ -35,25 +35,28 @@ pub(super) fn traces() -> impl Strategy<Value = MemoryTrace> {
                 depends_on: 0,
             },
         );
-    let happening = prop_oneof![
-        (0u32..12).prop_map(|page| Happening::FirstTouch(PageIndex(page))),
-        (1u64..12).prop_map(|sequence| Happening::Signal { sequence }),
-        (0u64..12, 0u64..100_000).prop_map(|(after, waited_instructions)| Happening::Resume {
+    let trace_event = prop_oneof![
+        (0u32..12).prop_map(|page| TraceEvent::FirstTouch(PageIndex(page))),
+        (1u64..12).prop_map(|sequence| TraceEvent::Signal { sequence }),
+        (0u64..12, 0u64..100_000).prop_map(|(after, waited_instructions)| TraceEvent::Resume {
             after,
             waited_instructions
         }),
-        (0u32..8).prop_map(|cpu| Happening::Move(CpuId(cpu))),
+        (0u32..8).prop_map(|cpu| TraceEvent::Move(CpuId(cpu))),
     ];
     let batch = (
         prop::collection::vec(miss, 0..200),
-        prop::collection::vec((0usize..200, 0u32..500, happening), 0..6),
+        prop::collection::vec((0usize..200, 0u32..500, trace_event), 0..6),
     )
-        .prop_map(|(misses, mut happenings)| {
-            happenings
+        .prop_map(|(misses, mut trace_events)| {
+            trace_events
                 .iter_mut()
                 .for_each(|what| what.0 = what.0.min(misses.len()));
-            happenings.sort_by_key(|what| what.0);
-            StepBatch { misses, happenings }
+            trace_events.sort_by_key(|what| what.0);
+            StepBatch {
+                misses,
+                trace_events,
+            }
         });
     let one = (0u32..8, 0u64..4, prop::collection::vec(batch, 0..4));
     prop::collection::vec(one, 1..6).prop_map(|threads| {

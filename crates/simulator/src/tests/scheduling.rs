@@ -209,8 +209,8 @@ fn programs_count_from_the_first_mark_to_the_last() {
     let program = |cpu: u32, marks: [usize; 2]| {
         let [begin, end] = marks.map(|at| (at, 0));
         let marks = vec![
-            (begin.0, begin.1, Happening::Mark { begin: true }),
-            (end.0, end.1, Happening::Mark { begin: false }),
+            (begin.0, begin.1, TraceEvent::Mark { begin: true }),
+            (end.0, end.1, TraceEvent::Mark { begin: false }),
         ];
         trace(
             1,
@@ -232,8 +232,8 @@ fn programs_count_from_the_first_mark_to_the_last() {
 fn a_program_begins_so_long_after_the_mark_of_another() {
     let machine = machine(2, CLOCK);
     let marks = vec![
-        (2, 0, Happening::Mark { begin: true }),
-        (6, 0, Happening::Mark { begin: false }),
+        (2, 0, TraceEvent::Mark { begin: true }),
+        (6, 0, TraceEvent::Mark { begin: false }),
     ];
     let marked = trace(1, vec![thread(0, 0, 0, batch(vec![load(10, 0); 6], marks))]);
     let other = each(1, &[1], &[load(10, 0)]);
@@ -292,7 +292,7 @@ impl Trace for WithFile {
 #[test]
 fn programs_share_pages_of_files_and_nothing_else() {
     let machine = preset("flash-8").expect("preset");
-    let later = |number| Happening::Resume {
+    let later = |number| TraceEvent::Resume {
         after: 0,
         waited_instructions: number,
     };
@@ -301,10 +301,10 @@ fn programs_share_pages_of_files_and_nothing_else() {
             vec![load(0, 0), load(0, 1)],
             vec![
                 (0, 0, later(wait)),
-                (2, 0, Happening::Signal { sequence: 1 }),
+                (2, 0, TraceEvent::Signal { sequence: 1 }),
             ],
         );
-        let waits = Happening::Resume {
+        let waits = TraceEvent::Resume {
             after: 1,
             waited_instructions: 0,
         };
@@ -430,8 +430,8 @@ proptest! {
 #[test]
 fn the_parallel_part_is_from_the_second_thread_to_the_last() {
     let machine = machine(2, CLOCK);
-    let signal = |sequence| Happening::Signal { sequence };
-    let resume = Happening::Resume {
+    let signal = |sequence| TraceEvent::Signal { sequence };
+    let resume = TraceEvent::Resume {
         after: 2,
         waited_instructions: 0,
     };

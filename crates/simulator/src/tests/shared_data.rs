@@ -36,8 +36,8 @@ fn only_objects_that_several_threads_use_are_dealt_out_and_moved() {
         let misses = pages.iter().map(|&page| load(10, page));
         misses.collect::<Vec<_>>().repeat(300)
     };
-    let touches = (0..4).map(|page| (0, 0, Happening::FirstTouch(PageIndex(page))));
-    let touches = touches.chain([(0, 0, Happening::Signal { sequence: 1 })]);
+    let touches = (0..4).map(|page| (0, 0, TraceEvent::FirstTouch(PageIndex(page))));
+    let touches = touches.chain([(0, 0, TraceEvent::Signal { sequence: 1 })]);
     let parts = Parts(trace(
         4,
         vec![

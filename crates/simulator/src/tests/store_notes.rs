@@ -46,7 +46,7 @@ fn without_and_with_notes(mut without: MemoryTrace) -> (MemoryTrace, MemoryTrace
             }
             places.push(noted.misses.len());
             noted
-                .happenings
+                .trace_events
                 .iter_mut()
                 .for_each(|what| what.0 = places[what.0]);
         }
@@ -90,7 +90,7 @@ fn a_note_of_a_store_takes_copies_away_and_costs_no_more_than_that() {
         misses.extend(vec![load(10, 0); 10]);
         let first = batch(
             vec![load(10, 0); 100],
-            vec![(100, 0, Happening::Signal { sequence: 1 })],
+            vec![(100, 0, TraceEvent::Signal { sequence: 1 })],
         );
         let trace = trace(
             1,

@@ -44,7 +44,7 @@ pub(super) struct Inner {
     /// Latest virtual time at which a thread left each CPU.
     pub(super) cpu_times: Vec<u64>,
     pub(super) running: usize,
-    /// Of the quantum, in virtual time.
+    /// When the quantum begins, and when it ends, in virtual time.
     pub(super) begin: u64,
     pub(super) end: u64,
     /// So many times the shortest.

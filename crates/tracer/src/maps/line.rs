@@ -5,7 +5,7 @@
 pub struct Mapping<'a> {
     /// First byte and the one beyond, which is greater.
     pub range: (u64, u64),
-    /// As in `mmap`.
+    /// Bits as `mmap` takes them.
     pub protection: u32,
     /// `MAP_SHARED` or `MAP_PRIVATE`.
     pub flags: u32,

@@ -156,7 +156,7 @@ impl Thread {
         if here && self.references < self.close_from {
             // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
             let name = if GUEST {
-                // Its address does not say where it is.
+                // The reference's address does not say where the page is.
                 at.place ^ run.0 >> ADDRESS_BITS << ADDRESS_BITS
             } else {
                 run.0
@@ -342,7 +342,7 @@ impl Thread {
         if store && !self.stored.has(at.page) {
             self.stored.add(at.page);
             if !kept {
-                // That the page was stored to, and no more.
+                // The record says that the page was stored to, and no more.
                 (kept, served) = (true, Served::L1);
             }
         }
@@ -406,7 +406,7 @@ impl Thread {
                 served: Served::WriteBack,
                 tlb_miss: false,
                 sampled: false,
-                // Whose page it is, nobody knows any more.
+                // It is not known any more whose page it is.
                 kernel: false,
                 segment: Segment::User,
             };

@@ -96,7 +96,7 @@ fn an_atomic_change_of_memory_is_one_store() {
     for arguments in [&[][..], &["thread"]] {
         succeeded(&case.run(&[], &format!("{SETUP}serial 1\n"), arguments));
         let counts: Vec<_> = counts(&case, &work(&case)).into_values().collect();
-        // And the return.
+        // The return is counted, too.
         let expected = [[0, 1000], [0, 1000], [0, 1000], [0, 1000], [1, 0]];
         assert_eq!(counts, expected, "{arguments:?}");
     }
@@ -299,7 +299,7 @@ fn programs_that_are_hard_on_it_run_as_ever() {
             .iter()
             .find(|trace| trace.forked.len() == 2)
             .expect("parent");
-        // One by fork, one by system(), which then runs a shell.
+        // One child is made by fork, one by system(), which then runs a shell.
         assert_eq!(traces.len(), 4);
         assert_eq!(traces.iter().filter(|trace| trace.parent == 0).count(), 2);
         assert!(traces.iter().all(|trace| trace.counters.is_some()));

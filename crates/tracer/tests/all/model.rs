@@ -22,7 +22,7 @@ fn every_reference_is_served_as_in_the_plain_machine() {
         ("0 1 2 3", "512 2", "2048 4", ""),
         ("0 0 1 1", "512 8", "1024 2", "l3 4096 4\n"),
         ("0 0 0 1 1 1", "64 1", "1024 1", "l3 3072 3\n"),
-        // One set everywhere.
+        // Each cache has one set.
         ("0 0 1", "128 2", "1024 16", "l3 2048 32\n"),
         // More holders than a slot's first word has bits, and sets that hash.
         (

@@ -60,12 +60,12 @@ fn pages_move_when_they_are_seen_elsewhere() {
         json!({
             "page_bytes": 4096,
             "kept": [[1_000_000_000u64, 0, "interleave", 0, 1]],
-            "beyond": 0,
+            "omitted": 0,
             "extents": [
                 { "process": 0, "address": "0x10000", "first": "00", "last": "10" },
                 { "process": 0, "address": "0x99000", "first": "1", "last": "1" },
             ],
-            "pages_beyond": 0,
+            "pages_omitted": 0,
         })
     );
 }

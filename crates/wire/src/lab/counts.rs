@@ -23,10 +23,10 @@ macro_rules! counts {
         }
 
         impl LabCount {
-            /// All of them, in order.
+            /// All counts, in the order of the file.
             pub const ALL: &[Self] = &[$(Self::$count,)*];
 
-            /// As files have it.
+            /// The name that files have for it.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$count => $name,)*
@@ -45,7 +45,7 @@ counts! {
     HostNs = "host_ns",
     /// Instructions executed by all CPUs; the rest of a block that a fault cut short counts, too.
     Instructions = "instructions",
-    /// Of those, the kernel's.
+    /// Instructions of the kernel, which are in [`Self::Instructions`], too.
     KernelInstructions = "kernel_instructions",
     /// Loads.
     Loads = "loads",
@@ -59,7 +59,7 @@ counts! {
     OtherCacheServed = "other_cache_served",
     /// Stores to a line that others had, too.
     Upgrades = "upgrades",
-    /// Of all misses, the kernel's.
+    /// Misses of the kernel, which count among all misses, too.
     KernelMisses = "kernel_misses",
     /// Of all misses, those of page walks.
     WalkMisses = "walk_misses",
@@ -97,7 +97,7 @@ pub enum LabLine {
         misses: u64,
         /// What CPUs waited for them.
         stall_fs: u64,
-        /// Of that, behind other requests.
+        /// Part of the stall that CPUs waited behind other requests.
         queue_fs: u64,
     },
     /// A memory controller.
@@ -128,7 +128,7 @@ pub enum LabLine {
 }
 
 impl LabLine {
-    /// A line of the file but the first; `None`: it is none.
+    /// Reads a line after the first; `None` where it is no such line.
     pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let name = words.next()?;

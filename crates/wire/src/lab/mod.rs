@@ -102,7 +102,7 @@ pub struct LabSetup<'a> {
 pub enum LabSetupError<'a> {
     /// It does not begin with [`SETUP_FIRST_LINE`].
     NoSetup,
-    /// A line that says nothing known, or what cannot be.
+    /// A line has an unknown name, or numbers that cannot be.
     Line(&'a str),
     /// A setting is missing, or does not fit the number of nodes or links.
     Setting(&'static str),

@@ -30,7 +30,7 @@ fn nodes_by_page(extent: Extent, pattern: Pattern) -> Vec<Option<u32>> {
 
 #[test]
 fn pages_go_with_the_larger_part() {
-    // As malloc hands it out: 16 bytes into a page.
+    // malloc returns such an address: 16 bytes into a page.
     assert_eq!(extent(0x10010, 4 * PAGE).pages(), Some((0x10000, 0x14000)));
     assert_eq!(
         extent(0x10800, 4 * PAGE).pages(),
@@ -52,7 +52,7 @@ fn blocks_are_shares_at_whole_pages() {
         nodes_by_page(extent(0x10010, 10 * PAGE), Pattern::Block(&[3, 1, 2])),
         [3, 3, 3, 1, 1, 1, 1, 2, 2, 2].map(Some)
     );
-    // More owners than pages: those with nothing are passed over.
+    // There are more owners than pages: owners without a page are passed over.
     let many: Vec<u16> = (0..8).collect();
     assert_eq!(
         nodes_by_page(extent(0, 3 * PAGE), Pattern::Block(&many)),

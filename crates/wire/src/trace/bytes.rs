@@ -100,7 +100,7 @@ pub fn zigzag(difference: u64) -> u64 {
     (difference << 1 ^ difference >> 63) as u64
 }
 
-/// And back.
+/// Turns what [`zigzag`] made back.
 #[inline]
 pub fn unzigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()

@@ -9,7 +9,7 @@ const ROWS: usize = 512;
 #[derive(Clone, Copy)]
 struct Row {
     last_address: u64,
-    /// Of the last two references; it predicts once it has come twice.
+    /// Stride between the last two references. It predicts the next one once it has come twice.
     stride: i32,
     /// Instructions since the record before, and in bit 31 whether the stride has come twice.
     since: u32,
@@ -96,7 +96,7 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// Of a new frame.
+    /// An encoder at the beginning of a frame.
     pub const fn new() -> Self {
         Self {
             predictors: Predictors::new(),
@@ -124,7 +124,7 @@ impl Encoder {
         out.at
     }
 
-    /// The same for a reference.
+    /// Encodes a reference.
     #[inline]
     pub fn encode_reference(&mut self, out: &mut [u8], since: u64, reference: &Reference) -> usize {
         let Some(out) = out.first_chunk_mut() else {
@@ -231,7 +231,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Of a frame's payload.
+    /// A decoder of a frame's payload.
     pub const fn new(payload: &'a [u8]) -> Self {
         Self {
             input: Input { bytes: payload },
@@ -385,7 +385,7 @@ impl Room<'_> {
     /// The lowest `count` bytes.
     #[inline]
     fn bytes(&mut self, bytes: u64, count: usize) {
-        // Never so far: it keeps the index in the room.
+        // The limit is never reached: it lets the compiler leave out a check of the index.
         let at = self.at.min(RECORD_BYTES_MAX - 8);
         if let Some(room) = self.bytes[at..].first_chunk_mut() {
             *room = bytes.to_le_bytes();
@@ -430,7 +430,7 @@ impl Room<'_> {
         let rest = value >> 6;
         self.byte((value as u8 & 0x3f) << 1 | tag as u8 | u8::from(rest != 0) << 7);
         if rest < SHORT {
-            // No branch on what nobody can foresee.
+            // `short` takes the condition as a number: the processor could not predict a branch on it.
             self.short(rest, rest == 0);
         } else {
             self.varint(rest);

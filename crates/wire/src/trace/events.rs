@@ -41,11 +41,11 @@ pub enum Counter {
     Forks,
     /// Programs that `exec` was to begin and that could not be traced.
     UntracedPrograms,
-    /// Of a whole system, what of the first three was the kernel's.
+    /// The kernel's part of the first three counters, in traces of a whole system.
     KernelInstructions,
     KernelLoads,
     KernelStores,
-    /// Of a whole system: references to devices and to memory of theirs, which no cache has.
+    /// References to devices and their memory, which no cache holds, in traces of a whole system.
     DeviceReferences,
 }
 
@@ -72,7 +72,7 @@ pub enum Event<'a> {
     },
     /// A thread ended.
     ThreadEnd {
-        /// Which.
+        /// The thread that ended.
         thread: u32,
         /// In instructions.
         virtual_time: u64,
@@ -234,7 +234,7 @@ impl<'a> Event<'a> {
                 virtual_time: input.u64()?,
             },
             7 => {
-                // More than this version knows are skipped.
+                // Counters that this version does not know are skipped.
                 let mut counters = [0; COUNTERS];
                 for index in 0..usize::from(input.u16()?) {
                     let value = input.u64()?;
@@ -255,7 +255,7 @@ pub struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    /// Of a frame's payload.
+    /// The events of a frame's payload.
     pub const fn new(payload: &'a [u8]) -> Self {
         Self {
             input: Input { bytes: payload },

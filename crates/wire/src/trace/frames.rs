@@ -6,9 +6,9 @@ use crate::checksum::crc32;
 
 /// First eight bytes of a trace; the last is the version, of which a whole system's has the next.
 pub const FILE_MAGIC: [u8; 8] = *b"NPTRACE\x01";
-/// The same of a whole system.
+/// First eight bytes of a trace of a whole system.
 pub const SYSTEM_MAGIC: [u8; 8] = *b"NPTRACE\x02";
-/// The same of a program whose misses say what they depend on.
+/// First eight bytes of a trace of a program whose misses say what they depend on.
 pub const DEPENDENCES_MAGIC: [u8; 8] = *b"NPTRACE\x03";
 /// Bytes of the file's header.
 pub const FILE_HEADER_BYTES: usize = 64;
@@ -40,14 +40,14 @@ pub struct FileHeader {
     pub quantum: u32,
     /// Process that forked this one; 0: none that was traced.
     pub parent_pid: u32,
-    /// It is of a whole system rather than of a program.
+    /// The trace is of a whole system rather than of a program.
     pub whole_system: bool,
     /// Misses say which others they depend on; a whole system's don't.
     pub dependences: bool,
 }
 
 impl FileHeader {
-    /// The bytes.
+    /// The bytes of the header in the file.
     pub fn to_bytes(&self) -> [u8; FILE_HEADER_BYTES] {
         let mut bytes = [0; FILE_HEADER_BYTES];
         let mut out = Output::new(&mut bytes);

@@ -6,9 +6,9 @@ use super::Segment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReferenceKind {
-    /// Reads.
+    /// The reference reads.
     Load = 0,
-    /// Writes, or reads and writes.
+    /// The reference writes, or reads and writes.
     Store = 1,
     /// An instruction fetch.
     Fetch = 2,

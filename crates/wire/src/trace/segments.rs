@@ -29,7 +29,7 @@ pub enum Segment {
 }
 
 impl Segment {
-    /// All, by number.
+    /// All regions, by number.
     pub const ALL: [Self; 8] = [
         Self::User,
         Self::KernelImage,
@@ -41,13 +41,13 @@ impl Segment {
         Self::Other,
     ];
 
-    /// By number.
+    /// The region with this number.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Of a virtual address. `gs`: the instruction names that segment register.
+    /// The region of a virtual address. `gs`: the instruction names that segment register.
     #[inline]
     pub fn of(address: u64, gs: bool) -> Self {
         if address >> 63 == 0 {
@@ -85,12 +85,12 @@ impl Segment {
 /// An instruction that does nothing, by which a program in a guest says that tracing begins:
 /// `nopl 0x314d504e(%rax,%rax,1)`, the last four bytes "NPM1".
 pub const BEGIN_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM1";
-/// The same for its end.
+/// An instruction that does nothing, by which a program in a guest says that tracing ends.
 pub const END_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM2";
-/// The same, by which the preload library says that what its thread does from here on is none of the
+/// An instruction that does nothing, by which the preload library says that what its thread does from here on is none of the
 /// program's: a tracer leaves it out. Such stretches may lie in each other.
 pub const LEAVE_OUT_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM3";
-/// The end of one.
+/// The end of such a stretch.
 pub const COUNT_AGAIN_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM4";
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ impl Random {
         self.next() % end
     }
 
-    /// Of any magnitude.
+    /// Draws a number of any magnitude.
     fn word(&mut self) -> u64 {
         let bits = self.below(64);
         self.next() >> bits

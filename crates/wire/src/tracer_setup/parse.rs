@@ -54,7 +54,7 @@ impl<'a> Settings<'a> {
             _ => None,
         };
         if let Some(list) = list {
-            // What ends a line may be written again as another end of it.
+            // Spaces and carriage returns at the end of a line are no part of the list.
             return match list.replace(words.trim_end()) {
                 Some(_) => Err(wrong),
                 None => Ok(()),

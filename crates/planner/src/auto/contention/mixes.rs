@@ -103,8 +103,14 @@ impl Mix {
                 started_by: 0,
                 start_instructions: 0,
             };
-            let happenings = Vec::new();
-            threads.push((traced, vec![StepBatch { misses, happenings }]));
+            let trace_events = Vec::new();
+            threads.push((
+                traced,
+                vec![StepBatch {
+                    misses,
+                    trace_events,
+                }],
+            ));
             compute_ns.push(instructions as f64 * instruction_ns);
             demand.threads[Part::Use as usize].insert(thread, (node, counts));
         }

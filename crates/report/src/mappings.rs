@@ -1,12 +1,12 @@
 //! What a process's addresses belong to, as far as the kernel knows: its mappings.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use nearpage_amount::bytes;
 use nearpage_files::{MapsLine, bytes_to_text, memory_folder, read};
-use nearpage_report::printable;
 
-use crate::model::{Model, PageSamples};
+use crate::printable;
 
 /// A line a mapping, of which the kernel allows 65,530 by default.
 const MAPS_BYTES_MAX: u64 = 32 << 20;
@@ -20,6 +20,21 @@ pub struct Mapping {
     pub end: u64,
     /// What it is called.
     pub name: String,
+}
+
+impl Mapping {
+    /// Its name without an address, which differs from run to run.
+    pub fn lasting_name(&self) -> Cow<'_, str> {
+        let size = bytes(self.end - self.start);
+        match self.name == anonymous(self.start, &size) {
+            true => format!("anonymous, {size}").into(),
+            false => self.name.as_str().into(),
+        }
+    }
+}
+
+fn anonymous(start: u64, size: &str) -> String {
+    format!("anonymous {start:x}, {size}")
 }
 
 /// Mappings of a process in order of address; none where it has ended or may not be looked at.
@@ -47,7 +62,7 @@ fn named(maps: &[u8]) -> Vec<Mapping> {
                 Some((end, name)) if *end == start && line.permissions[1] == b'w' => {
                     format!("{name} variables")
                 }
-                _ => format!("anonymous {start:x}, {}", bytes(end - start)),
+                _ => anonymous(start, &bytes(end - start)),
             },
             "[heap]" => "heap (brk)".to_owned(),
             special if special.starts_with('[') => special.trim_matches(['[', ']']).to_owned(),
@@ -77,72 +92,6 @@ pub fn mapping_of(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
     mappings
         .get(after)
         .filter(|mapping| mapping.start <= address)
-}
-
-/// What was sampled of a mapping lately.
-#[derive(Clone, Debug)]
-pub struct Object {
-    /// The mapping; `None`: of pages that are mapped no longer, or of a process that tells nothing.
-    pub mapping: Option<Mapping>,
-    /// Samples.
-    pub samples: f32,
-    /// Those from the node that the page is on.
-    pub local: f32,
-    /// By node of the CPU.
-    pub by_node: Vec<f32>,
-    /// Pages that were sampled, by the node that they are on.
-    pub pages: Vec<u64>,
-}
-
-impl Object {
-    fn of(mapping: Option<Mapping>, nodes: usize) -> Self {
-        Self {
-            mapping,
-            samples: 0.0,
-            local: 0.0,
-            by_node: vec![0.0; nodes],
-            pages: vec![0; nodes],
-        }
-    }
-
-    fn add(&mut self, page: &PageSamples) {
-        self.samples += page.sum();
-        self.local += page.local();
-        for (sum, count) in self.by_node.iter_mut().zip(&page.by_node) {
-            *sum += count;
-        }
-        if let Some(pages) = self.pages.get_mut(usize::from(page.home)) {
-            *pages += 1;
-        }
-    }
-
-    /// What it is called.
-    pub fn name(&self) -> &str {
-        self.mapping
-            .as_ref()
-            .map_or("no longer mapped", |mapping| &mapping.name)
-    }
-}
-
-/// Objects of a process by their mappings, those with the most samples first.
-pub fn objects(model: &Model, process: u16, mappings: &[Mapping]) -> Vec<Object> {
-    let nodes = model.subject.nodes.len();
-    let mut objects: Vec<Object> = Vec::new();
-    // Pages come in order of address, and so do mappings.
-    for (address, page) in model.pages_of(process) {
-        let mapping = mapping_of(mappings, address);
-        let same = objects
-            .last()
-            .is_some_and(|object| object.mapping.as_ref() == mapping);
-        if !same {
-            objects.push(Object::of(mapping.cloned(), nodes));
-        }
-        if let Some(object) = objects.last_mut() {
-            object.add(page);
-        }
-    }
-    objects.sort_by(|a, b| b.samples.total_cmp(&a.samples));
-    objects
 }
 
 #[cfg(test)]
@@ -181,6 +130,11 @@ not a line
         let name = |address| mapping_of(&mappings, address).map(|one| one.name.as_str());
         assert_eq!(name(0x50_2000), Some("a b variables"));
         assert_eq!(name(0x7f00_0400_0000), None);
+        let lasting = |at: usize| mappings[at].lasting_name().into_owned();
+        assert_eq!(
+            (lasting(4), lasting(3)),
+            ("anonymous, 64 MiB".to_owned(), "heap (brk)".to_owned())
+        );
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! Names of functions as people read them. A demangler of C++ writes all types of parameters and what a template returns, which
+//! make one name several lines long.
+
+use std::borrow::Cow;
+
+use nearpage_wire::without_return_type;
+
+/// `ns::grid<double>::step(…) const` of `void ns::grid<double>::step(std::vector<int> const&) const`.
+pub(crate) fn brief_function(name: &str) -> Cow<'_, str> {
+    if !name.contains('(') {
+        return name.into();
+    }
+    // The word `operator` ends in a space before some operators.
+    let name = match name.contains("operator") {
+        true => name,
+        false => without_return_type(name),
+    };
+    without_arguments(name, ['(', ')']).into()
+}
+
+/// `text` with an ellipsis between brackets that follow a name.
+pub fn without_arguments(text: &str, [open, close]: [char; 2]) -> String {
+    let mut short = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(open) {
+        let (before, from) = rest.split_at(at);
+        short += before;
+        let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '>' | ')');
+        let follows_name = before.ends_with(is_of_name);
+        // `operator<`, and arrows, are no brackets.
+        let is_operator = open == '<' && short.trim_end_matches('<').ends_with("operator");
+        match bracketed(from, [open, close]) {
+            Some(end) if follows_name && !is_operator && end > 2 => {
+                short.extend([open, '…', close]);
+                rest = &from[end..];
+            }
+            _ => {
+                short.push(open);
+                rest = &from[open.len_utf8()..];
+            }
+        }
+    }
+    short + rest
+}
+
+/// Where the brackets end that `text` begins with.
+fn bracketed(text: &str, [open, close]: [char; 2]) -> Option<usize> {
+    let mut depth = 0;
+    let mut before = ' ';
+    for (at, c) in text.char_indices() {
+        if c == open {
+            depth += 1;
+        } else if c == close && before != '-' {
+            depth -= 1;
+            if depth == 0 {
+                return Some(at + c.len_utf8());
+            }
+        }
+        before = c;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_have_no_parameters_and_no_return_types() {
+        for (name, brief) in [
+            ("main", "main"),
+            (
+                "void ns::advance<double>(ns::field<double>&, unsigned long)",
+                "ns::advance<double>(…)",
+            ),
+            (
+                "std::vector<int, std::allocator<int> > ns::make<int>(int)",
+                "ns::make<int>(…)",
+            ),
+            ("operator new(unsigned long)", "operator new(…)"),
+            (
+                "(anonymous namespace)::f(int)",
+                "(anonymous namespace)::f(…)",
+            ),
+            (
+                "main::{lambda(int)#1}::operator()(int) const",
+                "main::{lambda(…)#1}::operator()(…) const",
+            ),
+            (
+                "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
+                "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
+            ),
+            ("a b(", "b("),
+            ("", ""),
+        ] {
+            assert_eq!(brief_function(name), brief);
+        }
+    }
+
+    #[test]
+    fn arguments_are_what_follows_a_name() {
+        for (name, short) in [
+            (
+                "(anonymous namespace)::f(int, int)",
+                "(anonymous namespace)::f(…)",
+            ),
+            (
+                "bool operator< <int>(a const&, b)",
+                "bool operator< <int>(…)",
+            ),
+            ("a::operator<<(std::ostream&, a)", "a::operator<<(…)"),
+            ("a::operator()(int, long) const", "a::operator()(…) const"),
+            ("cut short f(int, std::vect", "cut short f(int, std::vect"),
+            ("f()", "f()"),
+        ] {
+            assert_eq!(without_arguments(name, ['(', ')']), short);
+        }
+        for (name, short) in [
+            ("a::operator<<(b<c>)", "a::operator<<(b<…>)"),
+            ("x->y<z>", "x->y<…>"),
+            ("f<(a)->b>::g", "f<…>::g"),
+        ] {
+            assert_eq!(without_arguments(name, ['<', '>']), short);
+        }
+    }
+}
