@@ -26,7 +26,11 @@ pub fn without_arguments(text: &str, [open, close]: [char; 2]) -> String {
         let (before, from) = rest.split_at(at);
         short += before;
         let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '>' | ')');
-        let follows_name = before.ends_with(is_of_name);
+        // `operator<<` is a name, too.
+        let is_symbol = |c: char| !c.is_alphanumeric() && c != '_' && c != ' ';
+        let follows_operator =
+            open == '(' && before.trim_end_matches(is_symbol).ends_with("operator");
+        let follows_name = follows_operator || before.ends_with(is_of_name);
         // `operator<`, and arrows, are no brackets.
         let is_operator = open == '<' && short.trim_end_matches('<').ends_with("operator");
         match bracketed(from, [open, close]) {

@@ -61,8 +61,8 @@ mod teams;
 mod tiles;
 
 pub use affinity::{
-    Affinity, Attribution, Cell, CodeUse, Hot, InstanceUse, ObjectGroup, ObjectName, OperationTotals, Team,
-    ThreadTotals, Totals,
+    Affinity, Attribution, Cell, CodeUse, Hot, InstanceUse, ObjectGroup, ObjectName,
+    OperationTotals, Team, ThreadTotals, Totals,
 };
 pub use attribute::{Attributed, Attributor, RunSums, attribute, even_runs};
 pub use confidence::{Confidence, Sampling};

@@ -81,18 +81,26 @@ fn without_middle(text: &str, columns_max: usize) -> String {
         return String::new();
     };
     let tail: String = take(text.chars().rev(), left / 2).chars().rev().collect();
-    let tail = match text[..text.len() - tail.len()].ends_with(is_word) {
+    let tail = match is_within_a_word(text, text.len() - tail.len()) {
         true => without_first_word(&tail),
         false => &tail,
     };
     // A combining mark that lost its letter would change the ellipsis.
     let tail = tail.trim_start_matches(|c| columns(c) == 0);
     let head = take(text.chars(), left - width(tail));
-    let head = match text[head.len()..].starts_with(is_word) {
+    let head = match is_within_a_word(text, head.len()) {
         true => without_last_word(&head),
         false => &head,
     };
     format!("{head}…{tail}")
+}
+
+/// Would a cut there leave a part of a word? Numbers and addresses may be cut: their ends tell them apart.
+fn is_within_a_word(text: &str, at: usize) -> bool {
+    let (before, after) = text.split_at(at);
+    let word = before.len() - before.trim_end_matches(is_word).len();
+    let begins_with_digit = before[before.len() - word..].starts_with(|c: char| c.is_ascii_digit());
+    word > 0 && after.starts_with(is_word) && !begins_with_digit
 }
 
 /// Without the part of a word that it begins with, unless that is all.
