@@ -344,14 +344,16 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              unset OMP_NUM_THREADS\n",
             clustering = format!("{nearpage} {LIVE}").replace("migrate", "carrefour")
         ),
-        // Huge pages.
+        // Huge pages, which the emulator takes longer to move than a program may be stalled.
         "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n\
          end_once huge.end 'becomes_local triad huge.log 2 700' &\n\
          export WORKLOAD_UNTIL=huge.end\n"
             .to_owned(),
         Inspection::command(
             "triad_huge",
-            &format!("{bound} {nearpage} {LIVE} --log huge.log -- {triad} {LIVE_HUGE}"),
+            &format!(
+                "{bound} {nearpage} {LIVE} --max-stall 1s --log huge.log -- {triad} {LIVE_HUGE}"
+            ),
         ),
         "unset WORKLOAD_UNTIL\n".to_owned(),
         Inspection::command(
