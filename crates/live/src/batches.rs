@@ -42,6 +42,9 @@ pub struct Batches {
     limits: Limits,
     /// The dearest cost of a page lately; `None`: nothing has moved yet.
     page_ns: Option<f64>,
+    /// The dearest cost of a huge page lately; 0: none has moved. Small ones do not tell it: most of what they take is the
+    /// call's.
+    huge_page_ns: f64,
     /// The quickest call of few pages lately; infinite: there was none.
     quickest_ns: f64,
     /// Pages that a call may have where even the quickest takes too long.
@@ -58,6 +61,7 @@ impl Batches {
         Self {
             limits,
             page_ns: None,
+            huge_page_ns: 0.0,
             quickest_ns: f64::INFINITY,
             slow_most: 1,
             last: 0,
@@ -101,17 +105,25 @@ impl Batches {
 
     /// Would one page that is as large as so many of the usual size take longer than allowed?
     pub fn is_too_long(&self, pages: usize) -> bool {
-        let page_ns = self.page_ns.unwrap_or(0.0);
-        pages > 1 && !self.are_calls_slow() && page_ns * pages as f64 > self.limits.stall_ns as f64
+        pages > 1 && !self.are_calls_slow() && self.huge_page_ns > self.limits.stall_ns as f64
     }
 
     /// An interval has passed.
     pub fn begin_round(&mut self) {
-        self.page_ns = self.page_ns.map(|page_ns| page_ns * MEMORY);
+        self.huge_page_ns *= MEMORY;
     }
 
-    /// A call with so many pages took so long.
-    pub fn done(&mut self, pages: usize, page_bytes: u64, elapsed_ns: u64) {
+    /// A call that moved so many pages, which are as large as `pages` of the usual size, took so long.
+    pub fn done_moves(&mut self, moved: usize, pages: usize, page_bytes: u64, elapsed_ns: u64) {
+        if moved > 0 && pages / moved >= FEW_PAGES {
+            let page_ns = elapsed_ns as f64 / moved as f64;
+            self.huge_page_ns = page_ns.max(self.huge_page_ns * MEMORY);
+        }
+        self.done(pages, page_bytes, elapsed_ns);
+    }
+
+    /// A call with so many pages of the usual size took so long.
+    fn done(&mut self, pages: usize, page_bytes: u64, elapsed_ns: u64) {
         if pages == 0 {
             return;
         }
@@ -175,23 +187,31 @@ mod tests {
     }
 
     #[test]
+    fn what_small_pages_take_says_nothing_of_a_huge_one() {
+        let mut batches = Batches::new(limits(20_000_000), 0);
+        // A page in a call of its own takes as long as the call.
+        batches.done_moves(1, 1, PAGE, 1_000_000);
+        batches.done_moves(3, 3, PAGE, 1_000_000);
+        assert!(!batches.is_too_long(512));
+    }
+
+    #[test]
     fn a_huge_page_that_takes_too_long_is_tried_again_after_some_intervals() {
         const HUGE: usize = 512;
         let mut batches = Batches::new(limits(20_000_000), 0);
         assert!(!batches.is_too_long(HUGE), "nothing is known");
-        batches.done(HUGE, PAGE, 30_000_000);
+        batches.done_moves(1, HUGE, PAGE, 30_000_000);
         assert!(batches.is_too_long(HUGE) && !batches.is_too_long(1));
         let rounds = (1..100).find(|_| {
             batches.begin_round();
             !batches.is_too_long(HUGE)
         });
         assert_eq!(rounds, Some(4));
-        batches.done(HUGE, PAGE, 500_000);
-        batches.done(HUGE, PAGE, 500_000);
+        batches.done_moves(1, HUGE, PAGE, 500_000);
         assert!(!batches.is_too_long(HUGE));
         // Where one page takes as long, it is not for its size.
-        batches.done(HUGE, PAGE, 60_000_000);
-        batches.done(1, PAGE, 30_000_000);
+        batches.done_moves(1, HUGE, PAGE, 60_000_000);
+        batches.done_moves(1, 1, PAGE, 30_000_000);
         assert!(!batches.is_too_long(HUGE));
     }
 

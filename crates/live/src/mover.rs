@@ -320,8 +320,9 @@ impl Mover {
         let began_ns = kernel.now_ns();
         let result = kernel.move_pages(pid, &pages, &nodes, &mut status);
         let elapsed_ns = kernel.now_ns().saturating_sub(began_ns);
+        let pages = self.usual_pages(batch);
         self.batches
-            .done(self.usual_pages(batch), self.page_bytes, elapsed_ns);
+            .done_moves(batch.len(), pages, self.page_bytes, elapsed_ns);
         done.calls += 1;
         done.in_calls_ns += elapsed_ns;
         done.longest_call_ns = done.longest_call_ns.max(elapsed_ns);
