@@ -377,14 +377,14 @@ fn a_guest_without_memory_and_a_machine_without_caches_say_so() {
     );
     let without_caches = case.write(
         "without-caches.toml",
-        "name = \"none\"\n[[node]]\nid = 0\ncpus = \"0\"\n",
+        "name = \"none\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0\"\n",
     );
     let mut none = case.command(nearpage_path());
     none.args(["lab", "--machine"])
         .arg(&without_caches)
         .args(["--", "true"]);
     let finished = case.run(none);
-    assert_eq!(finished.code, Some(2), "{finished}");
+    assert_eq!(finished.code, Some(1), "{finished}");
     assert!(finished.stderr.contains("no caches"), "{finished}");
 }
 
