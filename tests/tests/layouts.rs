@@ -54,7 +54,7 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
             taken
         }
     };
-    let marks: Vec<bool> = weighed.iter().map(|one| one["taken"] == true).collect();
+    let marks: Vec<bool> = weighed.iter().map(|one| one["chosen"] == true).collect();
     assert_eq!(marks, [taken == 0, taken == 1], "{found:#}");
     let planned = &found["plans"][0]["time"];
     for key in ["first_touch_ns", "planned_ns"] {
