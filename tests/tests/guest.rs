@@ -193,7 +193,8 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         format!("{nearpage} report --json cg_after.nearpage >cg_after.json\n"),
         format!("{nearpage} report --json cg.nearpage >cg_before.json\n"),
         format!(
-            "{team} {nearpage} record -q --rate 997 --threads compact -o cluster.nearpage -- {cluster} 100000 40 30\n"
+            // Points of 32 bytes: a page has those of all threads.
+            "{team} {nearpage} record -q --rate 997 --threads compact -o cluster.nearpage -- {cluster} 800000 8 30\n"
         ),
         format!("{nearpage} plan cluster.nearpage -o cluster_auto.toml >cluster.plan.txt\n"),
         // By pattern: whether the few accesses of a small object pay for placing it is `auto`'s to weigh.
