@@ -73,7 +73,7 @@ pub struct Live {
     /// Serve metrics for Prometheus at http://ADDR/metrics
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     pub serve: Option<String>,
-    /// Post profiles to an OpenTelemetry collector at this address, http://HOST[:4318]: accesses and time lost by
+    /// Post profiles to an OpenTelemetry collector at this address, http://HOST:4318 or http://HOST: accesses and time lost by
     /// object and node. There is no TLS: name a collector on this host, which forwards them
     #[arg(long, value_name = "URL", value_parser = collector)]
     pub otlp: Option<Endpoint>,
