@@ -6,7 +6,7 @@ use nearpage_recording::Tables;
 use super::object;
 use crate::{GroupBy, Locate};
 
-/// The row that [`json`](crate::json) has of the object at a position of the attribution's, but for how sure its pattern
+/// The row that [`json`](crate::json()) has of the object at a position of the attribution's, but for how sure its pattern
 /// is; none where there is no such object.
 pub fn object_json(
     attribution: &Attribution,
