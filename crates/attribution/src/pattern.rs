@@ -222,7 +222,8 @@ pub(crate) fn pattern_by(
 pub(crate) struct Cut<'a> {
     pub cells: &'a [Cell],
     pub effort: Effort,
-    found: OnceCell<Anywhere>,
+    /// None where there are no samples.
+    found: OnceCell<Option<(Counts<'a>, Anywhere)>>,
 }
 
 impl<'a> Cut<'a> {
@@ -234,26 +235,28 @@ impl<'a> Cut<'a> {
         }
     }
 
-    fn anywhere(&self) -> &Anywhere {
-        let find = || match Counts::new(self.cells) {
-            Some(counts) => anywhere(&counts, self.effort),
-            None => Anywhere::default(),
+    fn found(&self) -> Option<&(Counts<'a>, Anywhere)> {
+        let find = || {
+            let counts = Counts::new(self.cells)?;
+            let found = anywhere(&counts, self.effort);
+            Some((counts, found))
         };
-        self.found.get_or_init(find)
+        self.found.get_or_init(find).as_ref()
     }
 
     /// Segments that may begin at any page.
     pub fn segments(&self) -> &[Segment] {
-        &self.anywhere().segments
+        self.found().map_or(&[], |(_, found)| &found.segments)
     }
 
     /// Segments of whole pieces of an object of so many pages, where they are that, else those that may begin anywhere; and how
     /// many numbers were chosen to suit the samples.
     fn into_segments(self, pages: u32) -> (Vec<Segment>, usize) {
-        let evidence = self.anywhere().evidence;
-        let of_pieces = Counts::new(self.cells)
-            .and_then(|counts| segments_of_pieces(&counts, pages, evidence, self.effort));
-        match of_pieces {
+        self.found();
+        let Some((counts, found)) = self.found.into_inner().flatten() else {
+            return (Vec::new(), 0);
+        };
+        match segments_of_pieces(&counts, pages, found.evidence, self.effort) {
             // The size, and each one's owner.
             Some(segments) => {
                 let chosen = segments.len() + 1;
@@ -261,9 +264,8 @@ impl<'a> Cut<'a> {
             }
             // Each one's owner and beginning.
             None => {
-                let segments = self.found.into_inner().unwrap_or_default().segments;
-                let chosen = 2 * segments.len();
-                (segments, chosen)
+                let chosen = 2 * found.segments.len();
+                (found.segments, chosen)
             }
         }
     }

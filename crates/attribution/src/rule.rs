@@ -67,14 +67,14 @@ pub(crate) fn best_rule(
 }
 
 /// What a rule is looked for in.
-struct Rule<'a> {
+struct Rule<'a, 'c> {
     affinity: &'a Affinity,
-    cut: &'a Cut<'a>,
+    cut: &'a Cut<'c>,
     size_bytes: u64,
     ownership: &'a Ownership,
 }
 
-impl Rule<'_> {
+impl Rule<'_, '_> {
     /// The best rule over a team, which patterns name by `team`, and its skill.
     fn best(&self, team: usize, threads: &Team) -> Option<(Pattern, f64)> {
         let Self {

@@ -70,7 +70,6 @@ pub(crate) fn segments(cells: &[Cell], effort: Effort) -> Vec<Segment> {
 }
 
 /// Segments that may begin at any page.
-#[derive(Debug, Default)]
 pub(crate) struct Anywhere {
     pub segments: Vec<Segment>,
     /// How well they explain the samples: the logarithm of the likelihood, less what their beginnings cost.

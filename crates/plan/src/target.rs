@@ -115,18 +115,15 @@ impl Target<'_> {
         let parts = joined(team, is_known);
         let cpus = parts.flat_map(|part| self.cpus(part));
         let nodes: Option<Vec<NodeId>> = cpus.map(|&cpu| self.node_of(cpu)).collect();
-        let in_order = |mut nodes: Vec<NodeId>| {
-            if is_reversed {
-                nodes.reverse();
-            }
-            nodes
-        };
-        nodes
-            .map(in_order)
+        let mut nodes = nodes
             .filter(|nodes| !nodes.is_empty())
             .ok_or_else(|| Error::NoCpu {
                 machine: self.machine.name.clone(),
-            })
+            })?;
+        if is_reversed {
+            nodes.reverse();
+        }
+        Ok(nodes)
     }
 
     /// The node with memory that is nearest to a CPU.
