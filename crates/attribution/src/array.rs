@@ -43,12 +43,14 @@ impl<T: Copy> Array<T> {
 
 impl<T: Copy> Clone for Array<T> {
     fn clone(&self) -> Self {
-        let Some(&first) = self.first() else {
-            return Array::default();
-        };
-        let mut copy = Array::filled(first, self.len());
-        copy.copy_from_slice(self);
-        copy
+        match self {
+            Array::Small(items) => Array::Small(items.clone()),
+            Array::Large(..) => {
+                let mut copy = Array::filled(self[0], self.len());
+                copy.copy_from_slice(self);
+                copy
+            }
+        }
     }
 }
 

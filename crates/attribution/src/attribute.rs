@@ -2,6 +2,7 @@
 //! together in order.
 
 use std::{
+    borrow::Cow,
     ops::Range,
     sync::{
         Mutex,
@@ -32,6 +33,7 @@ pub fn attribute<A: AccessChunks + ?Sized>(
         input.accesses.chunks(),
         attributor.workers.max(1),
     ))?;
+    let sums = sums.into_iter().map(Cow::Owned);
     Ok(attributor.finish(sums).attribution)
 }
 
@@ -49,14 +51,15 @@ pub fn even_runs(chunks: usize, runs: usize) -> Vec<Range<usize>> {
 pub struct RunSums(Part);
 
 impl RunSums {
-    /// Cells of pages by threads that it holds: some 200 bytes each.
+    /// Cells of pages by threads that it holds: 64 bytes each.
     pub fn cells(&self) -> usize {
         self.0.cells()
     }
 
     /// Adds what came later.
-    pub fn append(&mut self, later: Self) {
-        self.0.append(later.0);
+    pub fn append(&mut self, later: &Self) {
+        self.0.append(&later.0);
+        self.0.pack();
     }
 }
 
@@ -123,7 +126,9 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let Some(run) = runs.get(number) else { break };
-                let part = read(&self.context, self.input, &mut cursor, run.clone());
+                let mut part = read(&self.context, self.input, &mut cursor, run.clone());
+                // All that comes before it may not have been read yet.
+                part.iter_mut().for_each(Part::pack);
                 let mut found = found.lock().expect("nobody panics holding it");
                 found.push((number, part));
             }
@@ -155,10 +160,14 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
     }
 
     /// What the sums of runs in order of time say together.
-    pub fn finish(&self, sums: impl IntoIterator<Item = RunSums>) -> Attributed {
-        let mut whole = Part::new(&self.context);
-        for RunSums(part) in sums {
-            whole.append(part);
+    pub fn finish<'s>(&self, sums: impl IntoIterator<Item = Cow<'s, RunSums>>) -> Attributed {
+        let mut sums = sums.into_iter();
+        let mut whole = match sums.next() {
+            Some(first) => first.into_owned().0,
+            None => Part::new(&self.context),
+        };
+        for later in sums {
+            whole.append(&later.0);
             // What all have too many cells for, some of them have, too: small tables are quickly added to.
             whole.fit(2 * CELLS_MAX);
         }

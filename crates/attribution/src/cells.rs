@@ -32,6 +32,12 @@ pub(crate) fn cells_for(pages: u64) -> usize {
         .clamp(256, GROUP_CELLS_MAX)
 }
 
+/// The key of the cell that one becomes a part of when the unit of pages is 2^`by` times as large.
+fn coarser(key: u64, by: u32) -> u64 {
+    let page = (key >> 32) >> by;
+    page << 32 | key & u64::from(u32::MAX)
+}
+
 /// Cells by page and thread, in units of pages × 2^`shift`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cells {
@@ -81,11 +87,7 @@ impl Cells {
         self.shift = shift;
         let fine = std::mem::take(&mut self.sums);
         for (key, sum) in fine.iter() {
-            let page = (key >> 32) >> by;
-            self.sums
-                .entry(page << 32 | key & u64::from(u32::MAX))
-                .0
-                .merge(sum);
+            self.sums.entry(coarser(key, by)).0.merge(sum);
         }
     }
 
@@ -97,15 +99,20 @@ impl Cells {
     }
 
     /// Adds another's cells.
-    pub fn merge(&mut self, mut other: Cells) {
-        if other.sums.len() > self.sums.len() {
-            std::mem::swap(self, &mut other);
-        }
+    pub fn merge(&mut self, other: &Cells) {
         self.coarsen_to(other.shift);
-        other.coarsen_to(self.shift);
-        for (key, sum) in other.sums.iter() {
-            self.sums.entry(key).0.merge(sum);
+        let by = self.shift - other.shift;
+        if by == 0 {
+            self.sums.reserve(other.len().max(self.len()));
         }
+        for (key, sum) in other.sums.iter() {
+            self.sums.entry(coarser(key, by)).0.merge(sum);
+        }
+    }
+
+    /// Takes as little memory as it can, until more is added.
+    fn pack(&mut self) {
+        self.sums.pack();
     }
 
     /// Brings both to the same unit.
@@ -187,46 +194,39 @@ impl PhasedCells {
     }
 
     /// Appends what came later.
-    pub fn append(&mut self, later: PhasedCells) {
-        let PhasedCells {
-            first: Some(first),
-            joined,
-            initialisation,
-            cells,
-        } = later
-        else {
-            return;
-        };
+    pub fn append(&mut self, later: &PhasedCells) {
+        let Some(first) = later.first else { return };
         let Some(mine) = self.first else {
-            *self = PhasedCells {
-                first: Some(first),
-                joined,
-                initialisation,
-                cells,
-            };
+            self.clone_from(later);
             return;
         };
-        if self.joined || (first == mine && !joined) {
-            self.cells.merge(initialisation);
-            self.cells.merge(cells);
+        if self.joined || (first == mine && !later.joined) {
+            self.cells.merge(&later.initialisation);
+            self.cells.merge(&later.cells);
             return;
         }
         self.joined = true;
         self.initialisation = std::mem::take(&mut self.cells);
         if first == mine {
-            self.initialisation.merge(initialisation);
+            self.initialisation.merge(&later.initialisation);
         } else {
-            self.cells.merge(initialisation);
+            self.cells.merge(&later.initialisation);
         }
-        self.cells.merge(cells);
+        self.cells.merge(&later.cells);
+    }
+
+    /// Takes as little memory as it can, until more is added.
+    pub fn pack(&mut self) {
+        self.cells.pack();
+        self.initialisation.pack();
     }
 
     /// Adds those of another object, whose initialisation is its own.
-    pub fn overlay(&mut self, other: PhasedCells) {
+    pub fn overlay(&mut self, other: &PhasedCells) {
         self.first = self.first.or(other.first);
         self.joined |= other.joined;
-        self.initialisation.merge(other.initialisation);
-        self.cells.merge(other.cells);
+        self.initialisation.merge(&other.initialisation);
+        self.cells.merge(&other.cells);
         self.cells.align(&mut self.initialisation);
     }
 
@@ -266,7 +266,8 @@ mod tests {
             whole.fit(bound);
             first.fit(bound);
             second.fit(bound);
-            first.append(second);
+            second.pack();
+            first.append(&second);
             first.fit(bound);
             prop_assert_eq!(whole.phases().0.sorted(), first.phases().0.sorted());
             prop_assert_eq!(whole.phases().1.sorted(), first.phases().1.sorted());

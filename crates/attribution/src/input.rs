@@ -115,7 +115,7 @@ pub struct Options {
     pub operations: Operations,
     /// Only accesses within the marked stable phase, of processes that marked one.
     pub stable_phase_only: bool,
-    /// Threads that work on it; 0: as many as there are CPUs to run on. The result is the same.
+    /// Threads that read and add up; 0: as many as there are CPUs to run on. The result is the same.
     pub workers: usize,
 }
 

@@ -39,21 +39,21 @@ impl GroupPart {
     }
 
     /// Adds what came later.
-    pub fn append(&mut self, later: GroupPart) {
+    pub fn append(&mut self, later: &GroupPart) {
         self.loads.merge(&later.loads);
         self.stores.merge(&later.stores);
         self.squares.merge(later.squares);
-        self.cells.append(later.cells);
-        self.instances.append(later.instances);
+        self.cells.append(&later.cells);
+        self.instances.append(&later.instances);
     }
 
     /// Adds those of another object.
-    pub fn overlay(&mut self, other: GroupPart) {
+    pub fn overlay(&mut self, other: &GroupPart) {
         self.loads.merge(&other.loads);
         self.stores.merge(&other.stores);
         self.squares.merge(other.squares);
-        self.cells.overlay(other.cells);
-        self.instances.overlay(other.instances);
+        self.cells.overlay(&other.cells);
+        self.instances.overlay(&other.instances);
     }
 }
 
@@ -397,26 +397,34 @@ impl Part {
         }
     }
 
+    /// Takes as little memory as it can, until more is added.
+    pub fn pack(&mut self) {
+        for (_, part) in &mut self.groups {
+            part.cells.pack();
+            part.instances.pack();
+        }
+    }
+
     /// Adds what came later.
-    pub fn append(&mut self, later: Part) {
+    pub fn append(&mut self, later: &Part) {
         for (mine, other) in self.kinds.iter_mut().zip(later.kinds) {
             *mine = mine.saturating_add(other);
         }
         self.unknown = self.unknown.saturating_add(later.unknown);
         self.group_cells_max = self.group_cells_max.min(later.group_cells_max);
-        for (group, part) in later.groups {
-            let slot = &mut self.slots[group as usize];
+        for (group, part) in &later.groups {
+            let slot = &mut self.slots[*group as usize];
             if *slot == u32::MAX {
                 *slot = self.groups.len() as u32;
-                self.groups.push((group, part));
+                self.groups.push((*group, part.clone()));
                 continue;
             }
             self.groups[*slot as usize].1.append(part);
         }
-        for (mine, other) in self.threads.iter_mut().zip(later.threads) {
+        for (mine, other) in self.threads.iter_mut().zip(&later.threads) {
             mine.loads.merge(&other.loads);
             mine.stores.merge(&other.stores);
-            for (cpu, weight) in other.cpus {
+            for &(cpu, weight) in &other.cpus {
                 match mine.cpus.iter_mut().find(|(known, _)| *known == cpu) {
                     Some((_, sum)) => *sum = sum.saturating_add(weight),
                     None => mine.cpus.push((cpu, weight)),

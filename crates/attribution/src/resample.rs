@@ -12,6 +12,7 @@
 //! know anything else, an object's sums, and which objects of a call site are rows of their own.
 
 use nearpage_recording::ObjectKind;
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -69,19 +70,35 @@ impl Attribution {
         let mut resample = self.clone();
         let mut confirmed = vec![0; self.objects.len()];
         let rounds = (CELLS_MAX / cells.max(1)).clamp(UNANIMOUS, RESAMPLES);
-        for round in 1..=rounds {
-            for &position in &open {
-                let group = &mut resample.objects[position];
-                redraw(&self.objects[position], group, &mut random);
-                let effort = efforts[&position];
-                group.pattern = pattern_of(group, &self.teams, effort);
-            }
-            for (&position, is_confirmed) in open.iter().zip(confirms(&resample, &open)) {
-                confirmed[position] += usize::from(is_confirmed);
-                found[position] = Some(Confidence {
-                    samples: self.objects[position].sample_count(),
-                    share: confirmed[position] as f64 / round as f64,
-                });
+        let mut round = 0;
+        while round < rounds && !open.is_empty() {
+            // Before any can be settled, several rounds are looked at together.
+            let at_once = match UNANIMOUS.checked_sub(round) {
+                Some(left @ 1..) => rayon::current_num_threads().clamp(1, left),
+                _ => 1,
+            };
+            let again = open.repeat(at_once);
+            let draw = |position: usize| {
+                let mut group = self.objects[position].clone();
+                redraw(&self.objects[position], &mut group, &mut random);
+                (position, group)
+            };
+            let mut drawn: Vec<(usize, ObjectGroup)> = again.into_iter().map(draw).collect();
+            drawn.par_iter_mut().for_each(|(position, group)| {
+                group.pattern = pattern_of(group, &self.teams, efforts[position]);
+            });
+            for of_round in drawn.chunks_mut(open.len()) {
+                round += 1;
+                for (position, group) in of_round {
+                    std::mem::swap(&mut resample.objects[*position], group);
+                }
+                for (&position, is_confirmed) in open.iter().zip(confirms(&resample, &open)) {
+                    confirmed[position] += usize::from(is_confirmed);
+                    found[position] = Some(Confidence {
+                        samples: self.objects[position].sample_count(),
+                        share: confirmed[position] as f64 / round as f64,
+                    });
+                }
             }
             let is_unanimous = |position: &usize| [0, round].contains(&confirmed[*position]);
             if round >= UNANIMOUS {
@@ -92,9 +109,6 @@ impl Attribution {
                 for position in settled {
                     resample.objects[position].clone_from(&self.objects[position]);
                 }
-            }
-            if open.is_empty() {
-                break;
             }
         }
         found

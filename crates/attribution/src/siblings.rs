@@ -44,7 +44,7 @@ pub(crate) fn rows(groups: &Groups, rows: Vec<Row>, page_bytes: u64, teams: &[Te
             continue;
         }
         let together = siblings.into_iter().reduce(|mut sum, row| {
-            sum.part.overlay(row.part);
+            sum.part.overlay(&row.part);
             sum.details.merge(row.details);
             sum
         });

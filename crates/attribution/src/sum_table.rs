@@ -47,7 +47,7 @@ const SLOTS_MIN: usize = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct SumTable<K: Copy, S: Copy> {
     /// A power of two of them, at most half of them used: each further probe would be a branch
-    /// that the processor can't foretell. Linear probing.
+    /// that the processor can't foretell. Linear probing. Of a packed table all are used, in no order.
     slots: Array<Slot<K, S>>,
     used: usize,
 }
@@ -66,10 +66,27 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
         self.used
     }
 
+    /// Leaves no room for further sums, and takes that much less memory: until the next one is added.
+    pub fn pack(&mut self) {
+        let used = self.slots.iter().filter(|slot| slot.key != K::FREE);
+        self.slots = Array::Small(used.copied().collect());
+    }
+
+    fn is_packed(&self) -> bool {
+        self.used * 2 > self.slots.len()
+    }
+
+    /// Makes room for so many sums at once.
+    pub fn reserve(&mut self, sums: usize) {
+        if sums * 2 > self.slots.len() {
+            self.grow(sums);
+        }
+    }
+
     /// Asks for the memory where `key` would be.
     #[inline]
     pub fn prefetch(&self, key: K) {
-        if !self.slots.is_empty() {
+        if !self.slots.is_empty() && !self.is_packed() {
             prefetch(&self.slots[self.place(key)]);
         }
     }
@@ -78,7 +95,7 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
     #[inline]
     pub fn entry(&mut self, key: K) -> (&mut S, bool) {
         if (self.used + 1) * 2 > self.slots.len() {
-            self.grow();
+            self.grow(self.used + 1);
         }
         let at = self.probe(key);
         let slot = &mut self.slots[at];
@@ -94,6 +111,9 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
     #[inline]
     pub fn entry_within(&mut self, key: K, entries_max: usize) -> Option<&mut S> {
         let full = self.used >= entries_max;
+        if full && self.is_packed() {
+            self.grow(self.used);
+        }
         if full && self.slots[self.probe(key)].key != key {
             return None;
         }
@@ -115,13 +135,14 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
         (key.hash() >> (u64::BITS - self.slots.len().trailing_zeros())) as usize
     }
 
+    /// To room for so many, which are no fewer than there are.
     #[cold]
-    fn grow(&mut self) {
+    fn grow(&mut self, sums: usize) {
         let free = Slot {
             key: K::FREE,
             sum: S::default(),
         };
-        let larger = Array::filled(free, (self.slots.len() * 2).max(SLOTS_MIN));
+        let larger = Array::filled(free, (sums * 2).next_power_of_two().max(SLOTS_MIN));
         let slots = std::mem::replace(&mut self.slots, larger);
         for slot in slots.iter().filter(|slot| slot.key != K::FREE) {
             let at = self.probe(slot.key);
@@ -167,6 +188,16 @@ mod tests {
                     *first.entry(key).or_default() += 1;
                 }
             }
+            table.pack();
+            if let Some((&key, sum)) = model.iter_mut().next() {
+                // Whoever adds to a packed table finds what is in it.
+                table.prefetch(key);
+                prop_assert!(!table.clone().entry(key).1);
+                let entry = table.entry_within(key, 0).expect("it has a sum");
+                *entry += 1;
+                *sum += 1;
+            }
+            table.reserve(bound);
             prop_assert_eq!(table.len(), model.len());
             let found: BTreeMap<u64, u64> = table.iter().map(|(key, sum)| (key, *sum)).collect();
             prop_assert_eq!(found, model);

@@ -2,6 +2,7 @@
 
 use nearpage_machine::CpuId;
 use nearpage_recording::{ObjectId, ObjectKind, ThreadIndex};
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -52,8 +53,9 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
     };
     let rows = part.groups.into_iter().map(row).collect();
     let rows = siblings::rows(groups, rows, options.page_bytes, &teams);
+    // To find patterns takes longest, and what an object's is depends on no other.
     let mut objects: Vec<(u32, ObjectGroup, Vec<CodeUse>)> = rows
-        .into_iter()
+        .into_par_iter()
         .map(|row| {
             let group = &groups.groups[row.number as usize];
             let (object, code) = object(group, row.part, row.details, context, options, &teams);

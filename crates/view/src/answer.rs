@@ -354,8 +354,8 @@ fn progress(opened: &Opened, stage: &Stage) -> Value {
 fn report(opened: &Opened, stage: &Stage) -> Answer {
     let text = stage.found.report.get_or_init(|| {
         let mut content = Content::new(&stage.attribution, &opened.recording);
-        if stage.is_sampled_selection() {
-            // How sure patterns are takes longer than all else, and more is known in a moment.
+        if stage.share < 1.0 {
+            // How sure patterns are takes longer than all else, and more is known in a while.
             content.sampling = None;
         }
         let report = json(

@@ -29,11 +29,13 @@ use crate::timeline::Timeline;
 
 /// Recordings of no more accesses are read whole before anything is shown.
 const ACCESSES_AT_ONCE: u64 = 3_000_000;
-/// Accesses of the sample that others are first shown from, and of that of all chunks, which selections of time are.
+/// Accesses of the sample that others are first shown from.
 const ACCESSES_SAMPLED: u64 = 500_000;
+/// Of that of all chunks, which selections of time are first shown from, there are as many divided by this.
+const SELECTIONS_ONE_IN: u32 = 4;
 /// Runs of chunks whose sums are kept, so that a selection reads only the chunks at its two ends.
-const RUNS: usize = 16;
-/// Cells of all runs' sums: some 200 bytes each. Where there are more, there are fewer runs.
+const RUNS: usize = 24;
+/// Cells of all runs' sums: 64 bytes each. Where there are more, there are fewer runs.
 const RUN_CELLS_MAX: usize = 5_000_000;
 /// Chunks that a sample is from, at most: strata of time.
 const STRATA: usize = 16;
@@ -187,7 +189,7 @@ impl Opened {
                 ticks: 0..scale.ticks,
             },
             keeps_runs: false,
-            sample_one_in: (!whole).then_some(1),
+            sample_one_in: (!whole).then_some(SELECTIONS_ONE_IN),
         };
         let kept = PointSinks {
             builder: Builder::new(&scale, None),
@@ -257,7 +259,10 @@ impl Opened {
         let recording = &self.recording;
         let task = Task {
             keeps_runs: true,
-            sample_one_in: Some(recording.access_count().div_ceil(self.sample) as u32),
+            sample_one_in: Some(
+                (recording.access_count().div_ceil(self.sample) as u32)
+                    .saturating_mul(SELECTIONS_ONE_IN),
+            ),
             ..self.task(Chosen {
                 chunks: &all,
                 one_in: 1,

@@ -14,7 +14,6 @@ const LINE_BYTES: u64 = 64;
 const USES_MAX: usize = 1 << 19;
 /// What is read of accesses.
 const COLUMNS: ColumnSelection = ColumnSelection {
-    time_ns: true,
     thread: true,
     address: true,
     kind: true,
@@ -101,8 +100,14 @@ type Line = (u32, u64);
 struct Lines {
     /// By line and thread.
     uses: FxHashMap<(Line, u32), Use>,
+    /// Which of them may be there, once there is no room for more.
+    may_be_known: Vec<u64>,
     left_out: u64,
 }
+
+/// Bits of [`Lines::may_be_known`]: 1 MiB, which stays in a processor's own cache, while of most recordings that have more
+/// lines than are followed, most accesses are to others.
+const KNOWN_BITS: u32 = 23;
 
 impl Lines {
     /// Takes the columns that [`COLUMNS`] names.
@@ -132,11 +137,21 @@ impl Lines {
 
     /// Adds what a thread did to a line in so many accesses.
     fn follow(&mut self, line: Line, one: &Use, accesses: u64) {
+        if !self.may_be_known.is_empty() {
+            let (word, bit) = known_bit(line, one.thread);
+            if self.may_be_known[word] & bit == 0 {
+                self.left_out += accesses;
+                return;
+            }
+        }
         let has_room = self.uses.len() < USES_MAX;
         match self.uses.entry((line, one.thread)) {
             Entry::Occupied(mut known) => known.get_mut().merge(one),
             Entry::Vacant(place) if has_room => {
                 place.insert(*one);
+                if self.uses.len() == USES_MAX {
+                    self.may_be_known = known_bits(self.uses.keys());
+                }
             }
             Entry::Vacant(_) => self.left_out += accesses,
         }
@@ -166,6 +181,23 @@ impl Lines {
         shared.sort_by(|a, b| cost(&b.1).total_cmp(&cost(&a.1)).then(a.0.cmp(&b.0)));
         shared
     }
+}
+
+/// A pair's bit: its word and the bit in it.
+fn known_bit((pid, line): Line, thread: u32) -> (usize, u64) {
+    let both = line ^ u64::from(pid) << 42 ^ u64::from(thread) << 52;
+    // The upper bits of a multiple of the golden ratio depend on all.
+    let at = both.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - KNOWN_BITS);
+    ((at / 64) as usize, 1 << (at % 64))
+}
+
+fn known_bits<'a>(pairs: impl Iterator<Item = &'a (Line, u32)>) -> Vec<u64> {
+    let mut bits = vec![0; 1 << (KNOWN_BITS - u64::BITS.ilog2())];
+    for &(line, thread) in pairs {
+        let (word, bit) = known_bit(line, thread);
+        bits[word] |= bit;
+    }
+    bits
 }
 
 fn cost(uses: &[Use]) -> f64 {

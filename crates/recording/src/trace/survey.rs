@@ -2,11 +2,10 @@
 //! went, how many accesses each thread made where. What it finds is kept beside the trace.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use nearpage_machine::CpuId;
 use nearpage_wire::trace::{Counter, Decoder, Record, Reference, Served};
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use super::clock::{Clock, Moment};
@@ -101,31 +100,9 @@ struct ThreadSurvey {
 impl Survey {
     /// Makes it, on all CPUs there are.
     pub(super) fn of(images: &Images, tracing: &Tracing, page_bytes: u64) -> Result<Self, Error> {
-        let next = AtomicUsize::new(0);
-        let work = || -> Result<Vec<ThreadSurvey>, Error> {
-            let mut done = Vec::new();
-            while let Some(&(image, number)) =
-                images.order.get(next.fetch_add(1, Ordering::Relaxed))
-            {
-                done.push(of_thread(images, image, number, tracing, page_bytes)?);
-            }
-            Ok(done)
-        };
-        let workers = thread::available_parallelism()
-            .map_or(1, usize::from)
-            .min(images.order.len());
-        let parts = thread::scope(|scope| {
-            let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            handles
-                .into_iter()
-                .map(|handle| {
-                    handle
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
-                .collect::<Result<Vec<_>, Error>>()
-        })?;
-        let mut parts: Vec<ThreadSurvey> = parts.into_iter().flatten().collect();
+        let of = |&(image, number)| of_thread(images, image, number, tracing, page_bytes);
+        let parts: Result<Vec<ThreadSurvey>, Error> = images.order.par_iter().map(of).collect();
+        let mut parts = parts?;
         parts.sort_by_key(|part| (part.image, part.number));
         Self::merge(images, parts, page_bytes)
     }

@@ -1,5 +1,6 @@
 //! Reads chunks of a recording once: into an attribution, points, and what selections of time are found from later.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -22,6 +23,9 @@ use crate::timeline::{PARTS, Timeline};
 
 /// Parts of the time of which all chunks' timelines together have at least so many, for each part of a selection's.
 const FINER: usize = 16;
+
+/// Runs for each processor where no sums are kept, so that one that is slow keeps none waiting for long.
+const RUNS_A_WORKER: usize = 2;
 
 /// Accesses to read: some chunks, one in so many of their accesses, of some ticks.
 #[derive(Clone, Debug)]
@@ -263,10 +267,24 @@ impl<'a> Task<'a> {
         let input = Input::new(self.recording).through(&chunks);
         let options = self.options();
         let attributor = Attributor::new(&input, &options, self.index)?;
-        let positions = runs(self.chosen.chunks, RUNS);
+        // What is not kept is in as few runs as keep all processors busy: each has tables of its own.
+        let count = match self.keeps_runs {
+            true => RUNS,
+            false => RUNS_A_WORKER * rayon::current_num_threads(),
+        };
+        // Accesses are added up in order of time.
+        let is_between = |before: usize, after: usize| {
+            let is_there = |run: &&Run| before < run.chunks.start && run.chunks.end <= after;
+            known.iter().any(is_there)
+        };
+        let is_joined = |before: usize, after: usize| match self.keeps_runs {
+            true => before + 1 == after,
+            false => !is_between(before, after),
+        };
+        let positions = runs(self.chosen.chunks, count, is_joined);
         let sums = attributor.sums(&positions)?;
         let number = |position: usize| self.chosen.chunks.get(position).copied().unwrap_or(0);
-        let mut all: Vec<Run> = positions
+        let found: Vec<Run> = positions
             .iter()
             .zip(sums)
             .map(|(run, sums)| Run {
@@ -274,13 +292,22 @@ impl<'a> Task<'a> {
                 sums,
             })
             .collect();
-        let mut parts = PartsRead::default();
-        if self.keeps_runs {
-            parts.runs = bounded(all.clone());
-        }
-        all.extend(known.iter().map(|&run| run.clone()));
-        all.sort_by_key(|run| run.chunks.start);
-        let attributed = attributor.finish(all.into_iter().map(|run| run.sums));
+        let (kept_runs, passing) = match self.keeps_runs {
+            true => (found, Vec::new()),
+            false => (Vec::new(), found),
+        };
+        let lasting = kept_runs.iter().chain(known.iter().copied());
+        let mut all: Vec<(usize, Cow<'_, RunSums>)> = lasting
+            .map(|run| (run.chunks.start, Cow::Borrowed(&run.sums)))
+            .collect();
+        let passing = passing.into_iter();
+        all.extend(passing.map(|run| (run.chunks.start, Cow::Owned(run.sums))));
+        all.sort_by_key(|(first_chunk, _)| *first_chunk);
+        let attributed = attributor.finish(all.into_iter().map(|(_, sums)| sums));
+        let mut parts = PartsRead {
+            runs: bounded(kept_runs),
+            ..PartsRead::default()
+        };
         let Chunks {
             kept,
             seen,
@@ -315,13 +342,17 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Runs of consecutive ones of these chunks, by position, about so many.
-fn runs(chunks: &[usize], count: usize) -> Vec<Range<usize>> {
+/// Runs of these chunks, by position, about so many: of neighbours that may be in one.
+fn runs(
+    chunks: &[usize],
+    count: usize,
+    is_joined: impl Fn(usize, usize) -> bool,
+) -> Vec<Range<usize>> {
     let most = chunks.len().div_ceil(count).max(1);
     let mut runs: Vec<Range<usize>> = Vec::new();
     for position in 0..chunks.len() {
         match runs.last_mut() {
-            Some(run) if run.len() < most && chunks[position - 1] + 1 == chunks[position] => {
+            Some(run) if run.len() < most && is_joined(chunks[position - 1], chunks[position]) => {
                 run.end = position + 1;
             }
             _ => runs.push(position..position + 1),
@@ -338,7 +369,7 @@ fn bounded(mut runs: Vec<Run>) -> Vec<Run> {
             match fewer.last_mut() {
                 Some(before) if number % 2 == 1 => {
                     before.chunks.end = run.chunks.end;
-                    before.sums.append(run.sums);
+                    before.sums.append(&run.sums);
                 }
                 _ => fewer.push(run),
             }
@@ -353,10 +384,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_of_consecutive_chunks() {
-        assert_eq!(runs(&[], 4), []);
-        assert_eq!(runs(&[0, 1, 2, 3, 4], 2), [0..3, 3..5]);
-        assert_eq!(runs(&[3, 4, 5, 20, 21], 1), [0..3, 3..5]);
-        assert_eq!(runs(&[1, 5, 9], 16), [0..1, 1..2, 2..3]);
+    fn runs_end_where_chunks_may_not_be_joined() {
+        let consecutive = |before: usize, after: usize| before + 1 == after;
+        assert_eq!(runs(&[], 4, consecutive), []);
+        assert_eq!(runs(&[0, 1, 2, 3, 4], 2, consecutive), [0..3, 3..5]);
+        assert_eq!(runs(&[3, 4, 5, 20, 21], 1, consecutive), [0..3, 3..5]);
+        assert_eq!(runs(&[1, 5, 9], 16, consecutive), [0..1, 1..2, 2..3]);
+        assert_eq!(runs(&[1, 5, 9, 10], 2, |_, _| true), [0..2, 2..4]);
+        assert_eq!(runs(&[1, 5, 9], 1, |before, _| before != 5), [0..2, 2..3]);
     }
 }

@@ -1,11 +1,12 @@
 //! A sample of the accesses of all chunks, kept in memory with the object of each: what is first shown of a part of the
 //! recording's time is found in it, without reading or searching.
 
+use std::borrow::Cow;
 use std::ops::Range;
-use std::thread;
 
 use nearpage_attribution::{Attributor, Input, RunSums, Search};
 use nearpage_recording::{AccessBatch, ObjectId, Recording};
+use rayon::prelude::*;
 
 use super::pass::{ChunkPass, PartsRead, Task, is_one_in};
 use crate::Error;
@@ -94,9 +95,8 @@ impl Sample {
 
     /// What a pass over the task's ticks would find, from the sample alone; and its share of the accesses.
     pub fn pass(&self, task: &Task<'_>) -> Result<(ChunkPass, f64), Error> {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
         let ticks = &task.chosen.ticks;
-        let kept = self.of(task.scale, ticks, threads);
+        let kept = self.of(task.scale, ticks, rayon::current_num_threads());
         let input = Input::new(task.recording);
         let options = task.options();
         let attributor = Attributor::new(&input, &options, task.index)?;
@@ -112,17 +112,7 @@ impl Sample {
                 elsewhere,
             )
         };
-        let results: Vec<_> = thread::scope(|scope| {
-            let handles: Vec<_> = kept.iter().map(|kept| scope.spawn(|| work(kept))).collect();
-            handles
-                .into_iter()
-                .map(|handle| {
-                    handle
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
-                .collect()
-        });
+        let results: Vec<_> = kept.par_iter().map(work).collect();
         let (mut timeline, mut elsewhere) = (Timeline::new(task.scale, ticks, PARTS), 0.0);
         let mut sums = Vec::new();
         for (part, times, places) in results {
@@ -131,7 +121,7 @@ impl Sample {
             elsewhere += places;
         }
         let pass = ChunkPass {
-            attributed: attributor.finish(sums),
+            attributed: attributor.finish(sums.into_iter().map(Cow::Owned)),
             timeline,
             elsewhere,
             rows: kept.iter().map(|kept| kept.batch.len() as u64).sum(),

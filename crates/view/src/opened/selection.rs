@@ -4,7 +4,6 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_recording::{AccessBatch, ColumnSelection, SampleCounts};
@@ -41,11 +40,6 @@ impl Stage {
     /// What instructions cost on objects.
     pub(crate) fn costs(&self, opened: &Opened) -> &Costs {
         self.found.costs.get_or_init(|| Costs::new(opened, self))
-    }
-
-    /// Is it of a selection of which only a sample is known yet?
-    pub(crate) fn is_sampled_selection(&self) -> bool {
-        self.numbers.is_some() && self.share < 1.0
     }
 
     /// Position of the object that has this number in all of the recording.
@@ -85,6 +79,11 @@ fn numbers(groups: &[ObjectGroup], all: &[ObjectGroup]) -> Vec<Option<usize>> {
             .copied()
     };
     groups.iter().map(number).collect()
+}
+
+/// Do some ticks lie inside of others? None lie inside of any.
+fn is_within(ticks: &Range<u32>, others: &Range<u32>) -> bool {
+    ticks.is_empty() || others.start <= ticks.start && ticks.end <= others.end
 }
 
 /// What was found in a part of the time.
@@ -206,11 +205,7 @@ impl Opened {
     /// the other chunks.
     fn exact_pass(&self, whole: &Stage, ticks: &Range<u32>) -> Result<ChunkPass, Error> {
         let known = &whole.parts.read;
-        // A chunk without accesses lies inside of anything.
-        let is_inside = |chunk: usize| {
-            let of = &known.chunks[chunk].ticks;
-            of.is_empty() || ticks.start <= of.start && of.end <= ticks.end
-        };
+        let is_inside = |chunk: usize| is_within(&known.chunks[chunk].ticks, ticks);
         let runs = known.runs.iter();
         let inside: Vec<&Run> = runs
             .filter(|run| run.chunks.clone().all(is_inside))
@@ -268,23 +263,23 @@ impl Opened {
             let mut reader = self.recording.chunk_reader();
             let mut batch = AccessBatch::default();
             while let Some(&chunk) = chosen.chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let known = whole.parts.read.chunks.get(chunk);
+                let is_inside = known.is_some_and(|known| is_within(&known.ticks, &chosen.ticks));
+                // Times are needed only where they decide.
+                let columns = ColumnSelection {
+                    time_ns: columns.time_ns || !is_inside,
+                    ..columns
+                };
                 if reader.read(chunk, columns, &mut batch).is_ok() {
-                    chosen.keep(&self.scale, &mut batch);
+                    if !is_inside {
+                        chosen.keep(&self.scale, &mut batch);
+                    }
                     add(&mut found, &batch);
                 }
             }
             found
         };
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let found = thread::scope(|scope| {
-            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            let joined = handles.into_iter().map(|handle| {
-                handle
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            joined.collect()
-        });
+        let found = rayon::broadcast(|_| work());
         (found, 1.0)
     }
 }
