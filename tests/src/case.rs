@@ -259,6 +259,13 @@ impl Finished {
         self
     }
 
+    /// Itself, if this signal ended it.
+    #[track_caller]
+    pub fn is_ended_by(self, signal: i32) -> Finished {
+        assert_eq!(self.signal, Some(signal), "{self}");
+        self
+    }
+
     /// Itself, if the exit code is this one and the only line on standard error says all of `words`.
     #[track_caller]
     pub fn says(self, code: i32, words: &[&str]) -> Finished {

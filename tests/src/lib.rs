@@ -51,6 +51,6 @@ pub use browser::Browser;
 pub use case::{Case, Finished, nearpage_path, repository, target, workload};
 pub use guest::{Guest, GuestError, GuestNode, GuestOutput};
 pub use inspection::Inspection;
-pub use mpi::compile_mpi_program;
+pub use mpi::{Mpi, compile_mpi_program};
 pub use python::python_package;
 pub use slurm::Slurm;

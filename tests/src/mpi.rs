@@ -1,4 +1,4 @@
-//! A program for Open MPI, as launchers start it.
+//! A program for MPI, as launchers start it.
 
 use crate::Case;
 
@@ -28,13 +28,25 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// Who implements MPI.
+#[derive(Clone, Copy, Debug)]
+pub enum Mpi {
+    /// Open MPI.
+    OpenMpi,
+    /// MPICH, whose launcher is Hydra.
+    Mpich,
+}
+
 /// Compiles it as `app` in the case's folder.
 ///
 /// # Panics
-/// Without Debian's package libopenmpi-dev.
-pub fn compile_mpi_program(case: &Case) {
+/// Without Debian's packages libopenmpi-dev and libmpich-dev.
+pub fn compile_mpi_program(case: &Case, mpi: Mpi) {
     let source = case.write("app.c", PROGRAM);
-    let mut compiler = case.command("mpicc.openmpi");
+    let mut compiler = case.command(match mpi {
+        Mpi::OpenMpi => "mpicc.openmpi",
+        Mpi::Mpich => "mpicc.mpich",
+    });
     compiler
         .args(["-g", "-O1", "-o"])
         .arg(case.path("app"))

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nearpage_tests::{
-    Case, Finished, compile_mpi_program, nearpage_path, python_package, repository,
+    Case, Finished, Mpi, compile_mpi_program, nearpage_path, python_package, repository,
 };
 use serde_json::{Value, json};
 
@@ -65,33 +65,56 @@ fn ranks(report: &Value) -> Vec<u64> {
         .collect()
 }
 
-/// `mpirun` of Open MPI with these words, four ranks.
-fn mpirun(case: &Case, words: &[&str]) -> Finished {
-    let mut command = case.command("mpirun.openmpi");
-    // More ranks than cores, by root, with nothing but shared memory between them.
-    command
-        .args(["--allow-run-as-root", "--oversubscribe", "-n", "4"])
-        .args(["--mca", "btl", "self,vader"])
-        .args(words);
+/// `mpirun` with these words, four ranks.
+fn mpirun(case: &Case, mpi: Mpi, words: &[&str]) -> Finished {
+    let command = match mpi {
+        Mpi::OpenMpi => {
+            let mut command = case.command("mpirun.openmpi");
+            // More ranks than cores, by root, with nothing but shared memory between them.
+            command
+                .args(["--allow-run-as-root", "--oversubscribe", "-n", "4"])
+                .args(["--mca", "btl", "self,vader"])
+                .args(words);
+            command
+        }
+        Mpi::Mpich => {
+            let mut command = case.command("mpirun.mpich");
+            command.args(["-n", "4"]).args(words);
+            command
+        }
+    };
     case.run(command)
 }
 
 #[test]
-fn an_mpi_program_is_recorded_rank_by_rank_and_runs_as_without() {
-    let case = Case::new("mpirun");
-    compile_mpi_program(&case);
+fn a_program_of_open_mpi_is_recorded_rank_by_rank_and_runs_as_without() {
+    is_recorded_rank_by_rank(&Case::new("open_mpi"), Mpi::OpenMpi, "Open MPI");
+}
+
+#[test]
+fn a_program_of_mpich_is_recorded_rank_by_rank_and_runs_as_without() {
+    is_recorded_rank_by_rank(&Case::new("mpich"), Mpi::Mpich, "MPICH");
+}
+
+fn is_recorded_rank_by_rank(case: &Case, mpi: Mpi, launcher: &str) {
+    compile_mpi_program(case, mpi);
     let nearpage = nearpage_path();
     let nearpage = nearpage.to_str().expect("a path of letters");
-    let recorded = mpirun(&case, &[nearpage, "record", "--rate", "997", "--", "./app"]).success();
+    let recorded = mpirun(
+        case,
+        mpi,
+        &[nearpage, "record", "--rate", "997", "--", "./app"],
+    )
+    .success();
     assert_eq!(recorded.stdout, "4 ranks, sum 10\n", "{recorded}");
-    let jobs: Vec<String> = names(&case, ".")
+    let jobs: Vec<String> = names(case, ".")
         .into_iter()
         .filter(|name| name.ends_with(".nearpage"))
         .collect();
     let [job] = &jobs[..] else {
         panic!("one folder of a job: {jobs:?}\n{recorded}")
     };
-    let folders = names(&case, job);
+    let folders = names(case, job);
     assert_eq!(folders.len(), 4, "{folders:?}");
     for (rank, folder) in folders.iter().enumerate() {
         assert!(folder.starts_with(&format!("rank-{rank:05}@")), "{folder}");
@@ -100,7 +123,7 @@ fn an_mpi_program_is_recorded_rank_by_rank_and_runs_as_without() {
     let spoken = recorded.stderr.matches("next: nearpage report").count();
     assert_eq!(spoken, 1, "{recorded}");
 
-    let report = report(&case, job);
+    let report = report(case, job);
     assert_eq!(ranks(&report), [0, 1, 2, 3]);
     assert_eq!(report["size"], 4);
     assert_eq!(
@@ -114,21 +137,32 @@ fn an_mpi_program_is_recorded_rank_by_rank_and_runs_as_without() {
     }
     for by in ["group", "rank", "host"] {
         let text = case.nearpage(["report", "--by", by, job]).success().stdout;
-        assert!(text.contains("4 ranks on 1 host, Open MPI"), "{text}");
+        assert!(
+            text.contains(&format!("4 ranks on 1 host, {launcher}")),
+            "{text}"
+        );
     }
     case.nearpage(["report", "--by", "thread", job]).exits(2);
     // A rank that gives up, or is ended by a signal, ends the job, recorded or not.
     for ending in ["abort", "signal"] {
-        let alone = mpirun(&case, &["./app", ending]);
+        let alone = mpirun(case, mpi, &["./app", ending]);
         let output = format!("{ending}/%r");
         let words = [nearpage, "record", "-o", &output, "--", "./app", ending];
-        let recorded = mpirun(&case, &words);
-        assert_eq!(
-            (recorded.code, recorded.signal),
-            (alone.code, alone.signal),
-            "{recorded}"
-        );
-        assert_eq!(recorded.stdout, alone.stdout);
+        let recorded = mpirun(case, mpi, &words);
+        match (mpi, ending) {
+            // Hydra ends the other ranks meanwhile, and what it makes of all their statuses differs from run to run.
+            (Mpi::Mpich, "signal") => {
+                assert!(
+                    ![alone.code, recorded.code].contains(&Some(0)),
+                    "{alone}\n{recorded}"
+                );
+            }
+            _ => {
+                let ends =
+                    [&recorded, &alone].map(|one| (one.code, one.signal, one.stdout.as_str()));
+                assert_eq!(ends[0], ends[1], "{recorded}");
+            }
+        }
         case.nearpage(["report", ending]).success();
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use nearpage_tests::{Case, Slurm, compile_mpi_program, nearpage_path, workload};
+use nearpage_tests::{Case, Mpi, Slurm, compile_mpi_program, nearpage_path, workload};
 use serde_json::Value;
 
 /// One cluster at a time, and one test that has it: the daemons take longer to start than most of this.
@@ -85,7 +85,7 @@ fn programs_end_as_without(case: &Case, slurm: &Slurm, nearpage: &str) {
 
 /// Ranks that speak to each other, on one node and across two, one that gives up, and one that a signal ends.
 fn mpi_programs_end_as_without(case: &Case, slurm: &Slurm, nearpage: &str) {
-    compile_mpi_program(case);
+    compile_mpi_program(case, Mpi::OpenMpi);
     for (nodes, ending) in [
         ("1", "nothing"),
         ("2", "nothing"),

@@ -10,7 +10,7 @@ use anyhow::Context;
 use nearpage_amount::counted;
 use nearpage_http::Endpoint;
 use nearpage_live::{Entry, Limits, LivePolicy, Report, append, replay, text};
-use nearpage_runner::{OnlineMigration, OnlineMigrationOptions};
+use nearpage_runner::{OnlineMigration, OnlineMigrationOptions, end_as};
 use nearpage_screen::{Kind, Screen};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -106,7 +106,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     let lines = summary.unwrap_or_default();
     lines.iter().for_each(|line| terminal::say_plainly(line));
     kept.take().iter().for_each(|line| terminal::say(line));
-    Ok(ExitCode::from(migrated?.status))
+    Ok(end_as(migrated?.status))
 }
 
 /// Starts the command, which prints into `output`, or attaches to the target.

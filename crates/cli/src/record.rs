@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,9 +12,11 @@ use nearpage_recording::{Finished, Launched, RateChange, Recording, SampleCounts
 use nearpage_report::asks_nothing;
 use nearpage_runner::{
     ObserveOptions, Observed, Placing, RankSelection, SmallAllocations, Traced, default_output,
-    expand_output, launched, observe, replace_by,
+    end_as, expand_output, launched, observe, replace_by,
 };
-use nearpage_sampler::{AccessSelection, PmuEvent, PmuOptions, RequestedSource, State, Target};
+use nearpage_sampler::{
+    AccessSelection, PmuEvent, PmuOptions, RequestedSource, State, Target, shell_status,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -101,7 +104,7 @@ impl From<&RateChange> for RateOutput {
 impl RecordOutput {
     fn of_samples(observed: &Observed, recording: &Path) -> Self {
         let (ending, exit_status) = match observed.state {
-            State::Ended(status) => (Ending::CommandEnded, Some(status)),
+            State::Ended(status) => (Ending::CommandEnded, Some(shell_status(status).into())),
             State::TargetEnded => (Ending::TargetEnded, None),
             State::Running | State::Detached => (Ending::TargetGoesOn, None),
         };
@@ -129,7 +132,7 @@ impl RecordOutput {
             version: nearpage_recording::JSON_VERSION,
             recording: recording.folder.clone(),
             source: recording.metadata.source,
-            exit_status: Some(traced.status.into()),
+            exit_status: Some(shell_status(traced.status).into()),
             ending: Ending::CommandEnded,
             elapsed_ns: traced.elapsed.as_nanos() as u64,
             rate_hz: None,
@@ -241,11 +244,11 @@ fn sample(
     } else if !arguments.quiet {
         if let Some(launched) = launched() {
             say_of_rank(&observed, &launched, output);
-            return Ok(ExitCode::from(observed.exit_status()));
+            return Ok(end_as(observed.exit_status()));
         }
         say(&observed, &options.output);
     }
-    Ok(ExitCode::from(observed.exit_status()))
+    Ok(end_as(observed.exit_status()))
 }
 
 /// What to sample with a PMU, which only some sources have.
@@ -307,13 +310,14 @@ fn say(observed: &Observed, output: &Path) {
         number(counts.lost)
     ));
     match observed.state {
-        State::Ended(status) if status >= 128 => {
-            terminal::say(&format!("the command was ended by signal {}", status - 128));
+        State::Ended(status) => {
+            if let Some(signal) = status.signal() {
+                terminal::say(&format!("the command was ended by signal {signal}"));
+            }
         }
         State::Running | State::Detached if observed.attached => {}
         State::Running | State::Detached => terminal::say("interrupted; the command goes on"),
         State::TargetEnded => terminal::say("what was observed has ended"),
-        State::Ended(_) => {}
     }
     let later = match observed.finished {
         Finished::Converted => "",

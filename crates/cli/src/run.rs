@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use nearpage_machine::NodeId;
 use nearpage_plan::{PlaceRule, ProgramImage, SearchPaths};
-use nearpage_runner::{Placed, ReplicaSource, RunOptions, RunOutcome, UsedReplicas, launched, run};
+use nearpage_runner::{
+    Placed, ReplicaSource, RunOptions, RunOutcome, UsedReplicas, end_as, launched, run,
+};
+use nearpage_sampler::shell_status;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -39,7 +42,7 @@ impl From<RunOutcome> for RunOutput {
     fn from(ran: RunOutcome) -> Self {
         Self {
             version: nearpage_recording::JSON_VERSION,
-            exit_status: ran.status,
+            exit_status: shell_status(ran.status),
             plans: ran.plans,
             placed: ran.placed,
             replicas: ran.replicas,
@@ -87,7 +90,7 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     let elapsed = begun.elapsed();
     drop(own_output);
     let status = ran.status;
-    let is_of_kept_plan = arguments.plan.is_empty() && rules.is_empty() && status == 0;
+    let is_of_kept_plan = arguments.plan.is_empty() && rules.is_empty() && status.success();
     if let ([kept], Some(image)) = (ran.plans.as_slice(), programs.first())
         && is_of_kept_plan
     {
@@ -98,7 +101,7 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     if arguments.json {
         json::print(&RunOutput::from(ran))?;
     }
-    Ok(ExitCode::from(status))
+    Ok(end_as(status))
 }
 
 /// A rule; one that is wrong on any machine is wrong usage.

@@ -1,12 +1,13 @@
 //! `nearpage trace`: run a command in emulation, and record every miss of its caches.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use nearpage_amount::{count, time};
 use nearpage_recording::Recording;
 use nearpage_recording::trace::TraceOptions;
-use nearpage_runner::{TraceRequest, Traced, trace};
+use nearpage_runner::{TraceRequest, Traced, end_as, trace};
 use nearpage_sampler::Target;
 
 use crate::arguments::{Record, Trace};
@@ -54,7 +55,7 @@ fn trace_into(arguments: Trace, output: &Path) -> anyhow::Result<ExitCode> {
     } else if !arguments.quiet {
         say(&recording, output, traced);
     }
-    Ok(ExitCode::from(traced.status))
+    Ok(end_as(traced.status))
 }
 
 /// `record --source full`: `trace` as version 0.1 called it.
@@ -112,11 +113,8 @@ fn say(recording: &Recording, output: &Path, traced: Traced) {
         total("stores"),
         count(recording.access_count() as f64)
     ));
-    if traced.status >= 128 {
-        terminal::say(&format!(
-            "the command was ended by signal {}",
-            traced.status - 128
-        ));
+    if let Some(signal) = traced.status.signal() {
+        terminal::say(&format!("the command was ended by signal {signal}"));
     }
     terminal::say(&format!("the recording is in {}", output.display()));
     terminal::next(&format!(

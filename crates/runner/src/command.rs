@@ -1,22 +1,20 @@
-//! Runs a command to its end, and tells its status as a shell shows it.
+//! Runs a command to its end, and ends as it did.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use nearpage_sampler::State;
+use nearpage_sampler::{State, shell_status};
 
 use crate::Environment;
 use crate::error::{Error, IoContext};
 use crate::signals;
 
-/// Shells show that a signal ended a command as 128 and the signal's number.
-const SIGNAL_STATUS: i32 = 128;
-/// Ended by SIGINT: nearpage was interrupted while the command went on.
-const INTERRUPTED_STATUS: u8 = SIGNAL_STATUS as u8 + libc::SIGINT as u8;
+/// What shells show of a command that SIGINT ended: nearpage was interrupted while the command went on.
+const INTERRUPTED_STATUS: i32 = 128 + libc::SIGINT;
 
 /// The command that runs: the signal handler can be given nothing else.
 static CHILD: AtomicI32 = AtomicI32::new(0);
@@ -29,12 +27,15 @@ extern "C" fn pass_on(signal: libc::c_int) {
     }
 }
 
-/// Runs a command to its end, and returns its status as a shell shows it. The terminal's signals reach the command by
+/// Runs a command to its end, and returns how it ended. The terminal's signals reach the command by
 /// themselves; SIGTERM and SIGHUP are passed on.
 ///
 /// # Errors
 /// There is no such command, or it cannot be run.
-pub(crate) fn run_to_end(command: &[OsString], environment: Environment) -> Result<u8, Error> {
+pub(crate) fn run_to_end(
+    command: &[OsString],
+    environment: Environment,
+) -> Result<ExitStatus, Error> {
     let (name, arguments) = command.split_first().ok_or(Error::NoCommand)?;
     let mut starting = Command::new(name);
     starting.args(arguments).envs(environment);
@@ -53,7 +54,7 @@ pub(crate) fn run_to_end(command: &[OsString], environment: Environment) -> Resu
     for (signal, action) in ignored.into_iter().chain(passed_on) {
         set(signal, action);
     }
-    Ok(as_shell(status.context("can't wait for the command")?))
+    status.context("can't wait for the command")
 }
 
 /// Replaces this process by a command (`exec`), as if nearpage had not been used.
@@ -81,19 +82,32 @@ fn keep_sigpipe_ignored(command: &mut Command) {
     }
 }
 
-/// How a process ended, as a shell shows it.
-fn as_shell(status: ExitStatus) -> u8 {
-    let of_signal = || status.signal().map(|signal| SIGNAL_STATUS + signal);
-    let status = status.code().or_else(of_signal).unwrap_or(1);
-    status.clamp(0, 255) as u8
+/// How a sampled command ended; as interrupted where sampling did and the command lives on.
+pub(crate) fn command_status(state: State) -> ExitStatus {
+    match state {
+        State::Ended(status) => status,
+        State::Running | State::Detached | State::TargetEnded => {
+            ExitStatus::from_raw(INTERRUPTED_STATUS << 8)
+        }
+    }
 }
 
-/// The status of a sampled command; 130 where sampling ended and the command lives on.
-pub(crate) fn command_status(state: State) -> u8 {
-    match state {
-        State::Ended(status) => status.clamp(0, 255) as u8,
-        State::Running | State::Detached | State::TargetEnded => INTERRUPTED_STATUS,
+/// Ends this process by the signal that ended a command, so that whoever waits for it, a launcher of ranks for one, sees
+/// what it would have seen of the command; else returns the command's status.
+pub fn end_as(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        let no_core = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: `no_core` is read alone; the other calls have no pointers. The core that tells something is the command's.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
     }
+    ExitCode::from(shell_status(status))
 }
 
 #[cfg(test)]
@@ -108,7 +122,7 @@ mod tests {
     fn run(script: &str, environment: Environment) -> u8 {
         let command = ["sh", "-c", script].map(OsString::from);
         let _turn = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
-        run_to_end(&command, environment).unwrap()
+        shell_status(run_to_end(&command, environment).unwrap())
     }
 
     #[test]
@@ -116,10 +130,10 @@ mod tests {
         assert_eq!(run("exit 0", Vec::new()), 0);
         assert_eq!(run("exit 7", Vec::new()), 7);
         assert_eq!(run("kill -KILL $$", Vec::new()), 137);
-        assert_eq!(command_status(State::Ended(143)), 143);
-        assert_eq!(command_status(State::Ended(-1)), 0);
+        let terminated = ExitStatus::from_raw(libc::SIGTERM);
+        assert_eq!(command_status(State::Ended(terminated)), terminated);
         for lives_on in [State::Running, State::Detached, State::TargetEnded] {
-            assert_eq!(command_status(lives_on), 130);
+            assert_eq!(command_status(lives_on).code(), Some(130));
         }
     }
 

@@ -41,7 +41,7 @@ mod run;
 pub mod signals;
 mod trace;
 
-pub use command::replace_by;
+pub use command::{end_as, replace_by};
 pub use environment::{Environment, SmallAllocations};
 pub use error::Error;
 pub use lab::{

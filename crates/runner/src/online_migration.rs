@@ -7,6 +7,7 @@ mod profiles;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use nearpage_http::Endpoint;
@@ -159,8 +160,8 @@ struct Export {
 /// How it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migrated {
-    /// The command's status as a shell shows it; 0 for what was attached to.
-    pub status: u8,
+    /// How the command ended; of what was attached to, as if well.
+    pub status: ExitStatus,
     /// Pages that were moved.
     pub moved_pages: u64,
 }
@@ -299,11 +300,11 @@ impl Export {
     }
 }
 
-/// A command's status as a shell shows it. What goes on, or was attached to, has none: 0.
-fn status(state: State) -> u8 {
+/// How a command ended. What goes on, or was attached to, has not: as if well.
+fn status(state: State) -> ExitStatus {
     match state {
-        State::Ended(status) => status.clamp(0, 255) as u8,
-        State::Running | State::Detached | State::TargetEnded => 0,
+        State::Ended(status) => status,
+        State::Running | State::Detached | State::TargetEnded => ExitStatus::default(),
     }
 }
 
@@ -388,6 +389,8 @@ fn kernel_balances(command: bool) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use nearpage_machine::preset;
 
     use super::*;
@@ -433,9 +436,10 @@ mod tests {
 
     #[test]
     fn only_a_command_that_ended_has_a_status() {
-        assert_eq!(status(State::Ended(137)), 137);
+        let killed = ExitStatus::from_raw(libc::SIGKILL);
+        assert_eq!(status(State::Ended(killed)), killed);
         for state in [State::Running, State::Detached, State::TargetEnded] {
-            assert_eq!(status(state), 0);
+            assert!(status(state).success());
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
 use nearpage_amount::counted;
 use nearpage_files::TemporaryFolder;
@@ -80,8 +81,8 @@ impl RunOptions<'_> {
 /// How a command ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOutcome {
-    /// The command's status as a shell shows it.
-    pub status: u8,
+    /// How the command ended.
+    pub status: ExitStatus,
     /// Files of the plans that were used; of kept ones, their folder.
     pub plans: Vec<PathBuf>,
     /// What was placed; `None`: nothing was to be placed.

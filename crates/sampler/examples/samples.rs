@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nearpage_recording::{Access, Event, SampleCounts};
-use nearpage_sampler::{Options, RequestedSource, Sampler, Sink, State};
+use nearpage_sampler::{Options, RequestedSource, Sampler, Sink, State, shell_status};
 
 #[derive(Default)]
 struct Tally {
@@ -167,7 +167,7 @@ fn main() {
     print(&tally, &summary, top);
     eprintln!("recorder: {:.3} ms of CPU time", recorder_ns / 1e6);
     if let State::Ended(status) = summary.state {
-        std::process::exit(status);
+        std::process::exit(shell_status(status).into());
     }
 }
 

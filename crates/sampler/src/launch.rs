@@ -4,6 +4,8 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use crate::error::Error;
 
@@ -18,7 +20,7 @@ pub(crate) struct Child {
     barrier: Option<OwnedFd>,
     /// Where it writes why it could not be executed.
     failure: OwnedFd,
-    status: Option<i32>,
+    status: Option<ExitStatus>,
 }
 
 impl Child {
@@ -95,8 +97,8 @@ impl Child {
         })
     }
 
-    /// The exit status as a shell shows it (128 + signal), if the process has ended.
-    pub fn status(&mut self) -> io::Result<Option<i32>> {
+    /// How the process ended, if it has.
+    pub fn status(&mut self) -> io::Result<Option<ExitStatus>> {
         self.wait(libc::WNOHANG)
     }
 
@@ -108,7 +110,7 @@ impl Child {
         }
     }
 
-    fn wait(&mut self, options: libc::c_int) -> io::Result<Option<i32>> {
+    fn wait(&mut self, options: libc::c_int) -> io::Result<Option<ExitStatus>> {
         if self.status.is_some() {
             return Ok(self.status);
         }
@@ -118,8 +120,7 @@ impl Child {
         match waited {
             -1 => return Err(io::Error::last_os_error()),
             0 => (),
-            _ if libc::WIFSIGNALED(status) => self.status = Some(128 + libc::WTERMSIG(status)),
-            _ => self.status = Some(libc::WEXITSTATUS(status)),
+            _ => self.status = Some(ExitStatus::from_raw(status)),
         }
         Ok(self.status)
     }
@@ -214,6 +215,13 @@ fn retry(mut call: impl FnMut() -> isize) -> isize {
     }
 }
 
+/// How a process ended, as a shell shows it: its status, or 128 and the number of the signal that ended it.
+pub fn shell_status(status: ExitStatus) -> u8 {
+    let of_signal = || status.signal().map(|signal| 128 + signal);
+    let shown = status.code().or_else(of_signal).unwrap_or(1);
+    shown.clamp(0, 255) as u8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,8 +241,9 @@ mod tests {
             let mut child = child(&["sh", "-c", script]);
             assert_eq!(child.status().unwrap(), None);
             child.go().unwrap();
-            assert_eq!(child.wait(0).unwrap(), Some(status));
-            assert_eq!(child.status().unwrap(), Some(status));
+            let ended = child.wait(0).unwrap();
+            assert_eq!(ended.map(shell_status), Some(status));
+            assert_eq!(child.status().unwrap(), ended);
         }
     }
 

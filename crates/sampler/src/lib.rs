@@ -151,6 +151,7 @@ pub use error::{Error, NoPreload, Refusal, UnknownSkidSide, paranoid_level};
 pub use filter::AccessSelection;
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 pub use governor::DEFAULT_MAX_OVERHEAD;
+pub use launch::shell_status;
 pub use overhead::RateChange;
 pub use page_nodes::{move_pages, page_nodes};
 pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, Frequencies, PmuEvent, PmuOptions};

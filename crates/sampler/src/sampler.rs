@@ -8,6 +8,7 @@ mod start;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use nearpage_recording::Source;
@@ -37,8 +38,8 @@ use crate::threads::SampledThread;
 pub enum State {
     /// The target is running.
     Running,
-    /// The command has ended, with this status as a shell shows it (128 + signal).
-    Ended(i32),
+    /// The command has ended.
+    Ended(ExitStatus),
     /// Everybody who was attached to has ended; with what status, only their parents know.
     TargetEnded,
     /// Recording was interrupted, or the time for it is over; the target goes on without it.

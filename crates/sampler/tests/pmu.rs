@@ -81,7 +81,10 @@ fn record(options: &Options) -> (Kept, Summary, nearpage_sampler::Choice) {
     let sampler = Sampler::start(options).unwrap();
     let choice = sampler.choice().clone();
     let summary = sampler.run(&mut kept).unwrap();
-    assert_eq!(summary.state, State::Ended(0));
+    assert_eq!(
+        summary.state,
+        State::Ended(std::process::ExitStatus::default())
+    );
     (kept, summary, choice)
 }
 

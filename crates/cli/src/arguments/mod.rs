@@ -47,8 +47,9 @@ const RESEARCH: &str = "Research";
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage; `record`, `trace`, `run` and `lab` pass \
-    on the command's own, 127 if there is no such command, 126 if it can't be executed.\n\nStart with `nearpage doctor`, then \
+    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage; `record`, `trace`, `run`, `live` and \
+    `lab` pass on the command's own, 127 if there is no such command, 126 if it can't be executed. A signal that ends the command \
+    ends nearpage, too, except `lab`: 128 and its number.\n\nStart with `nearpage doctor`, then \
     `nearpage record -- COMMAND` and `nearpage report DIR`.\n\nResults have colour on a terminal: NO_COLOR=1 takes it away, CLICOLOR_FORCE=1 gives it \
     to a pipe."
 )]

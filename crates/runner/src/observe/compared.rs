@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use nearpage_recording::ThreadPinning;
-use nearpage_sampler::{State, Target};
+use nearpage_sampler::{State, Target, shell_status};
 
 use super::{ObserveOptions, Observed, observe};
 use crate::Reporter;
@@ -32,9 +32,11 @@ impl ComparedRun {
     pub fn observe(self, say: Reporter<'_>) -> Result<Observed, Error> {
         let observed = observe(&self.options(), say)?;
         match observed.state {
-            State::Ended(0) => Ok(observed),
             State::Ended(status) => {
-                say(&format!("the command ended with status {status}"));
+                if !status.success() {
+                    let status = shell_status(status);
+                    say(&format!("the command ended with status {status}"));
+                }
                 Ok(observed)
             }
             State::Running | State::Detached | State::TargetEnded => Err(Error::Interrupted),

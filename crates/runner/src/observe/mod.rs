@@ -9,6 +9,7 @@ pub(crate) mod remembered;
 mod warnings;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use nearpage_machine::Machine;
@@ -18,7 +19,7 @@ use nearpage_recording::{
 };
 use nearpage_sampler::{
     AccessSelection, Choice, DEFAULT_MAX_OVERHEAD, Options, PmuOptions, RequestedSource, Sampler,
-    State, Summary, Target, choose_source,
+    State, Summary, Target, choose_source, shell_status,
 };
 
 pub use self::compared::ComparedRun;
@@ -116,11 +117,10 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// The command's status as a shell shows it, 130 where the command lives on; 0 for what was attached to, which is
-    /// meant to go on.
-    pub fn exit_status(&self) -> u8 {
+    /// How the command ended; status 130 where it lives on, and 0 for what was attached to, which is meant to go on.
+    pub fn exit_status(&self) -> ExitStatus {
         match self.attached {
-            true => 0,
+            true => ExitStatus::default(),
             false => command_status(self.state),
         }
     }
@@ -269,7 +269,7 @@ fn finish(
     metadata.notes.clone_from(&notes);
     let (rate_hz, source, rates) = (metadata.rate_hz, metadata.source, metadata.rates.clone());
     let exit_status = match summary.state {
-        State::Ended(status) => Some(status),
+        State::Ended(status) => Some(shell_status(status).into()),
         State::Running | State::Detached | State::TargetEnded => None,
     };
     let finished = log.finish(exit_status, summary.end_ns)?;

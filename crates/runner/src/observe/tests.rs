@@ -1,3 +1,5 @@
+use std::os::unix::process::ExitStatusExt;
+
 use nearpage_recording::{Event, SampleCounts, ThreadIndex};
 use nearpage_sampler::{
     Calibration, RateChange, RecordCounts, SampledThread, SignalLosses, UndecodedCounts,
@@ -31,7 +33,7 @@ fn summary() -> Summary {
         cpus: Vec::new(),
     };
     Summary {
-        state: State::Ended(0),
+        state: State::Ended(ExitStatus::default()),
         threads: vec![thread(1, 100), thread(2, 40)],
         undecoded: UndecodedCounts::default(),
         undecoded_places: Vec::new(),
@@ -271,9 +273,11 @@ fn what_was_attached_to_goes_on_and_that_is_success() {
         finished: Finished::Converted,
         attached,
     };
-    assert_eq!(observed(State::Ended(3), false).exit_status(), 3);
-    assert_eq!(observed(State::Detached, false).exit_status(), 130);
+    let ended = |state, attached| shell_status(observed(state, attached).exit_status());
+    let failed = State::Ended(ExitStatus::from_raw(3 << 8));
+    assert_eq!(ended(failed, false), 3);
+    assert_eq!(ended(State::Detached, false), 130);
     for state in [State::Detached, State::TargetEnded, State::Running] {
-        assert_eq!(observed(state, true).exit_status(), 0);
+        assert_eq!(ended(state, true), 0);
     }
 }

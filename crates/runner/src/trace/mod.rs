@@ -12,12 +12,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::{Duration, SystemTime};
 
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::trace::{TraceOptions, Tracing, end_traces};
 use nearpage_recording::{LogWriter, Metadata, NoLog, Source, ThreadPinning};
+use nearpage_sampler::shell_status;
 
 pub(crate) use self::emulator::EMULATOR_PACKAGE;
 pub use self::emulator::{Emulator, PLUGINS_FROM};
@@ -58,8 +60,8 @@ pub struct TraceRequest {
 /// What came of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traced {
-    /// The command's status as a shell shows it.
-    pub status: u8,
+    /// How the command ended.
+    pub status: ExitStatus,
     /// How long it ran.
     pub elapsed: Duration,
 }
@@ -120,7 +122,7 @@ pub fn trace(request: &TraceRequest) -> Result<Traced, Error> {
     let end_ns = monotonic_ns();
     let alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
     end_traces(&folders.traces, alive)?;
-    log.finish(Some(i32::from(status)), end_ns)?;
+    log.finish(Some(shell_status(status).into()), end_ns)?;
     if subject.is_guest && has_no_trace(&folders.traces)? {
         return Err(Error::NothingTraced);
     }
