@@ -53,6 +53,16 @@ impl Attribution {
 }
 
 impl ObjectGroup {
+    /// Whose a page is by the pattern, among the attribution's teams; none where it says nothing of single threads.
+    pub fn owner(&self, page: u32, teams: &[Team]) -> Option<ThreadIndex> {
+        match (&self.pattern, place(self, page, teams)) {
+            // These say whose an instance is.
+            (Pattern::PrivateEach | Pattern::PrivateRuns(_), _) => None,
+            (_, Place::Near(thread)) => Some(thread),
+            (_, Place::Shared | Place::ByPage | Place::Unknown) => None,
+        }
+    }
+
     /// Samples that its pattern is told from.
     pub fn sample_count(&self) -> u64 {
         let samples = self

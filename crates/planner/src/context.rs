@@ -45,7 +45,7 @@ pub(crate) struct Context<'a> {
     teams: Vec<(String, usize, &'a [ThreadIndex])>,
     /// Team and index of each thread, by [`ThreadIndex`].
     members: Vec<Option<(usize, u32)>>,
-    attribution: &'a Attribution,
+    pub attribution: &'a Attribution,
     pid: u32,
     /// Cost of the whole recording.
     cost_ns: f64,

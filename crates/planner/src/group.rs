@@ -204,7 +204,7 @@ fn first_touch_does_as_well(
     parameters: &Parameters,
 ) -> bool {
     if context.places.are_threads() {
-        let touches = FirstTouches::of(group);
+        let touches = FirstTouches::of(context, group);
         let near = share_near(context, group, true, |page| touches.toucher(page));
         return near.is_some_and(|near| near >= parameters.first_touch_local_min);
     }

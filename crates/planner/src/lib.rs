@@ -43,6 +43,7 @@ mod quality;
 pub mod recordings;
 pub mod replay;
 pub mod several_inputs;
+mod simple_policies;
 mod subject;
 mod traffic;
 mod translated;

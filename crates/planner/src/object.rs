@@ -48,7 +48,7 @@ pub(crate) fn place(
     parameters: &Parameters,
 ) -> Option<(Placement, String)> {
     let has_owners = !group.pattern.is_shared();
-    let touches = FirstTouches::of(group);
+    let touches = FirstTouches::of(context, group);
     let by_toucher = share_near(context, group, true, |page| touches.toucher(page));
     if has_owners && by_toucher.is_some_and(|share| share >= parameters.first_touch_local_min) {
         return None;

@@ -26,6 +26,7 @@ use crate::parameters::{Parameters, Policy};
 use crate::prediction::{Prediction, predict};
 use crate::programs::Programs;
 use crate::replay::{Replays, is_stripped};
+use crate::simple_policies;
 use crate::translated::translated;
 
 /// One recording on one machine: decides for its programs, and predicts what plans do.
@@ -235,6 +236,11 @@ impl<'a> Planner<'a> {
             _ => None,
         };
         let (plan, tested, saving) = self.sure(plan, policy, input, parameters);
+        let is_of_samples = self.recording.metadata.tracing.is_none();
+        let of_others = match policy {
+            Policy::Auto if is_of_samples => simple_policies::note(&plan, input, parameters),
+            _ => None,
+        };
         let known = saving.iter().flatten().next().copied();
         let mut decided = self.predicted(plan, input, parameters, replays, known)?;
         for object in &mut decided.prediction.objects {
@@ -248,6 +254,7 @@ impl<'a> Planner<'a> {
         decided.notes.extend(saving.and_then(Result::err));
         decided.notes.extend(remedy);
         decided.notes.extend(of_size);
+        decided.notes.extend(of_others);
         let program = &input.program.executable;
         if parameters.phases && is_stripped(self.recording, &input.program) {
             decided.notes.push(format!(

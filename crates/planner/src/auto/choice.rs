@@ -466,7 +466,7 @@ pub(super) fn sampling_error_ns(
         [decision] => Layout::new(&decision.placement, context, group.size_bytes),
         _ => None,
     };
-    let touches = FirstTouches::of(group);
+    let touches = FirstTouches::of(context, group);
     let assumed = assumed_toucher(context, group);
     let unit = group.affinity.page_bytes;
     let range_ns = range_ns(latency_ns);

@@ -187,7 +187,7 @@ pub(crate) fn slower_and_quicker_ns(
         }
     } else {
         let layout = Layout::new(&decision.placement, context, group.size_bytes);
-        let touches = FirstTouches::of(group);
+        let touches = FirstTouches::of(context, group);
         let unit = group.affinity.page_bytes;
         let cell_ns = |cell: &Cell, users: &[Cell]| {
             let before = touches.toucher(cell.page).or(assumed);

@@ -83,7 +83,7 @@ impl ObjectAlternatives {
             choices.extend(next_touch(context, group, &subject));
         }
         if of_samples {
-            leave_out_chance(context, group, &mut choices, parameters);
+            leave_out_chance(context, group, &mut choices);
         }
         let apart = (!is_code).then(|| first_touched(context, group, subject, parameters));
         let is_of_heap = group.kind == ObjectKind::Heap;

@@ -6,7 +6,7 @@
 //! array that all threads read takes nothing from any of them where it lay on one node. So such placements are where a decision
 //! begins, and times decide only where they differ by more than they are known.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use nearpage_attribution::{ObjectGroup, Pattern};
 use nearpage_plan::{Decision, Placement};
@@ -16,7 +16,7 @@ use super::choice::{Choice, Kind};
 use super::inputs::slower_and_quicker_ns;
 use crate::context::Context;
 use crate::effect::{Access, Count, Part};
-use crate::holder::Layout;
+use crate::first_touch::FirstTouches;
 use crate::parameters::Parameters;
 use crate::placed_accesses::{Placing, placed_accesses};
 
@@ -120,51 +120,11 @@ pub(super) fn preferred(
     })
 }
 
-/// Are the pages whose first touch was seen where a decision would have them? Page faults are sampled: who touched the pages between
-/// two of them is not known where threads take turns within a few pages.
-fn first_touch_agrees(
-    context: &Context,
-    group: &ObjectGroup,
-    decision: &Decision,
-    parameters: &Parameters,
-) -> bool {
-    let Some(layout) = Layout::new(&decision.placement, context, group.size_bytes) else {
-        return false;
-    };
-    let unit = group.affinity.page_bytes;
-    let (mut agreeing, mut all) = (0.0, 0.0);
-    let mut touchers = BTreeSet::new();
-    for &(page, thread) in &group.first_touches {
-        let Some(toucher) = context.node_position(thread) else {
-            continue;
-        };
-        all += 1.0;
-        touchers.insert(toucher);
-        let holder = layout.holder(u64::from(page) * unit + unit / 2);
-        holder.serve(context, toucher, |memory, share| {
-            agreeing += if memory == toucher { share } else { 0.0 };
-        });
-    }
-    // What one thread filled is known without a pattern.
-    touchers.len() > 1 && agreeing >= parameters.first_touch_local_min * all
-}
-
 /// Leaves out choices about a group of samples that can only look quicker by chance: all where first touch has the pages where the
 /// pattern would, parts for threads where no part has an owner, and what is near threads and makes fewer accesses local than leaving
 /// the group alone, which is the first.
-pub(super) fn leave_out_chance(
-    context: &Context,
-    group: &ObjectGroup,
-    choices: &mut Vec<Choice>,
-    parameters: &Parameters,
-) {
-    let agrees = |one: &Choice| match one.decisions.as_slice() {
-        [decision] if matches!(one.kind, Kind::Pattern | Kind::Segments) => {
-            first_touch_agrees(context, group, decision, parameters)
-        }
-        _ => false,
-    };
-    if !group.pattern.is_shared() && choices.iter().any(agrees) {
+pub(super) fn leave_out_chance(context: &Context, group: &ObjectGroup, choices: &mut Vec<Choice>) {
+    if !group.pattern.is_shared() && FirstTouches::of(context, group).are_by_owners() {
         choices.truncate(1);
     }
     let left = choices.first().and_then(|left| left.local_share);

@@ -1,0 +1,89 @@
+//! What speaks against the simple policies where one of them seems to make a program quicker than `auto`'s plan does.
+//!
+//! A plan of single pages fits the samples that it was made from, chance included, and is judged by the same ones. What it is worth
+//! shows with samples that it was not made from: the plan that the policy makes of half of them ([`Attribution::resampled`]) is
+//! predicted with the other half.
+//!
+//! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
+
+use nearpage_amount::percent;
+use nearpage_attribution::{Attribution, RESAMPLE_SHARE};
+use nearpage_plan::Plan;
+
+use crate::auto::Model;
+use crate::context::Input;
+use crate::decide::decide;
+use crate::parameters::{Parameters, Policy};
+
+/// A simple policy is told of where its plan seems quicker by more than this share of the time.
+const QUICKER: f64 = 0.005;
+
+/// Why a plan of `auto`, made from samples, is not that of the simple policy that seems quickest; none where none seems
+/// quicker.
+pub(crate) fn note(plan: &Plan, input: &Input, parameters: &Parameters) -> Option<String> {
+    let planned_ns = time_ns(&[plan], input, parameters)?[0];
+    let simple = Policy::ALL.into_iter().filter(|&one| one != Policy::Auto);
+    let seems = simple.filter_map(|policy| {
+        let other = decide(policy, input, parameters);
+        let change = time_ns(&[&other], input, parameters)?[0] / planned_ns.max(1.0) - 1.0;
+        Some((policy, change))
+    });
+    let (policy, change) = seems.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    if change >= -QUICKER {
+        return None;
+    }
+    let unseen = change_with_other_samples(policy, plan, input, parameters)?;
+    let why = match unseen < -QUICKER {
+        true => format!(
+            "{} quicker with samples that it was not made from: `auto` keeps what fits other inputs, too, unless another plan is \
+             clearly quicker",
+            percent(-unseen)
+        ),
+        false if unseen > QUICKER => format!(
+            "but {} slower with samples that it was not made from",
+            percent(unseen)
+        ),
+        false => "but no quicker with samples that it was not made from".to_owned(),
+    };
+    Some(format!(
+        "the plan of --policy {} is predicted {} quicker, {why}",
+        policy.as_str(),
+        percent(-change)
+    ))
+}
+
+/// The time under each of some plans, of runs that plans are for.
+fn time_ns(plans: &[&Plan], input: &Input, parameters: &Parameters) -> Option<Vec<f64>> {
+    let model = Model::new(input, parameters)?;
+    let of = |plan: &&Plan| model.expected_times(plan).0[1].planned_ns;
+    Some(plans.iter().map(of).collect())
+}
+
+/// By how much of the time under `plan` a policy's plans of half of the samples differ from it with the other half: the median.
+fn change_with_other_samples(
+    policy: Policy,
+    plan: &Plan,
+    input: &Input,
+    parameters: &Parameters,
+) -> Option<f64> {
+    let of_half = Parameters {
+        page_samples_min: RESAMPLE_SHARE * parameters.page_samples_min,
+        ..*parameters
+    };
+    let found = input.attribution.resampled(|half: &Attribution| {
+        let half = Input {
+            attribution: half,
+            ..input.clone()
+        };
+        let other = decide(policy, &half, &of_half);
+        let [of_half, of_all] =
+            [&half, input].map(|input| time_ns(&[&other, plan], input, parameters));
+        let (of_half, of_all) = (of_half?, of_all?);
+        // A time of all is the mean of the times of both halves, each of which stands for all.
+        let unseen_ns = |at: usize| 2.0 * of_all[at] - of_half[at];
+        Some(unseen_ns(0) / unseen_ns(1).max(1.0) - 1.0)
+    });
+    let mut changes: Vec<f64> = found.into_iter().flatten().collect();
+    changes.sort_by(f64::total_cmp);
+    changes.get(changes.len() / 2).copied()
+}
