@@ -22,6 +22,9 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// So many of the pages whose first touch was seen were touched by their owner, where owners touched all.
 const BY_OWNERS: f64 = 0.9;
 
+/// Pages whose first touch and owner are known, from which on that is no chance.
+const KNOWN_MIN: f64 = 8.0;
+
 /// Faults for each huge page that they lie in, from which on they are of small pages.
 const FAULTS_A_HUGE_PAGE: f64 = 1.5;
 
@@ -69,9 +72,12 @@ impl<'a> FirstTouches<'a> {
     pub fn toucher(&self, page: u32) -> Option<ThreadIndex> {
         let after = self.touches.partition_point(|touch| touch.0 <= page);
         let before = after.checked_sub(1).map(|at| self.touches[at]);
-        if let Some((group, teams)) = self.by_owners {
-            let seen = before.filter(|touch| touch.0 == page);
-            return seen.map(|touch| touch.1).or(group.owner(page, teams));
+        let is_seen = before.is_some_and(|touch| touch.0 == page);
+        if let Some((group, teams)) = self.by_owners
+            && !is_seen
+            && let Some(owner) = group.owner(page, teams)
+        {
+            return Some(owner);
         }
         let before = before?;
         let near = page - before.0 < self.reach;
@@ -86,21 +92,23 @@ impl<'a> FirstTouches<'a> {
 /// Were the pages whose first touch was seen touched by those that the pattern gives them to, several ones, a page at a time?
 /// What one thread filled is known without a pattern. `reach`: pages of a huge one.
 fn are_by_owners(context: &Context, group: &ObjectGroup, reach: u32) -> bool {
-    let (mut by_owners, mut all) = (0.0, 0.0);
+    let (mut seen, mut all, mut by_owners) = (0.0, 0.0, 0.0);
     let mut places = BTreeSet::new();
     let mut huge_pages = BTreeSet::new();
     for &(page, toucher) in &group.first_touches {
         let Some(place) = context.places.of(toucher) else {
             continue;
         };
-        let owner = group.owner(page, &context.attribution.teams);
-        all += 1.0;
-        by_owners += f64::from(u8::from(
-            owner.and_then(|owner| context.places.of(owner)) == Some(place),
-        ));
-        places.insert(place);
         huge_pages.insert(page / reach);
+        seen += 1.0;
+        let Some(owner) = group.owner(page, &context.attribution.teams) else {
+            continue;
+        };
+        all += 1.0;
+        let is_own = context.places.of(owner) == Some(place);
+        by_owners += f64::from(u8::from(is_own));
+        places.insert(place);
     }
-    let are_small = all >= FAULTS_A_HUGE_PAGE * huge_pages.len() as f64;
-    places.len() > 1 && are_small && by_owners >= BY_OWNERS * all
+    let are_small = seen >= FAULTS_A_HUGE_PAGE * huge_pages.len() as f64;
+    places.len() > 1 && are_small && all >= KNOWN_MIN && by_owners >= BY_OWNERS * all
 }

@@ -87,3 +87,58 @@ fn change_with_other_samples(
     changes.sort_by(f64::total_cmp);
     changes.get(changes.len() / 2).copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use nearpage_attribution::{Cell, Operations, Pattern};
+    use nearpage_machine::preset;
+    use nearpage_recording::ThreadIndex;
+    use tempfile::TempDir;
+
+    use crate::making::Samples;
+    use crate::{Analysis, Parameters, Planner, Policy};
+
+    /// What is said of simple policies about a program's grid, each of whose pages has samples of one thread, that many, the
+    /// thread chosen by chance.
+    fn notes(samples: f32) -> Vec<String> {
+        let folder = TempDir::new().unwrap();
+        let recording = folder.path().join("r");
+        Samples::of("opteron-4", &[0, 1, 2, 3]).write(&recording);
+        let mut analysis = Analysis::of(&recording, Operations::Both).unwrap();
+        let objects = analysis.attribution.objects.iter_mut();
+        let grid = objects
+            .max_by(|a, b| a.cost_ns().total_cmp(&b.cost_ns()))
+            .unwrap();
+        let mut threads: Vec<ThreadIndex> = grid.threads.iter().map(|thread| thread.0).collect();
+        threads.truncate(4);
+        grid.pattern = Pattern::Mixed;
+        grid.affinity.initialisation.clear();
+        let scale = grid.accesses() / f64::from(grid.affinity.pages);
+        grid.affinity.cells = (0..grid.affinity.pages)
+            .map(|page| Cell {
+                page,
+                thread: threads[(page * 7919 % 101 % 4) as usize],
+                loads: scale as f32,
+                stores: 0.0,
+                cost_ns: scale as f32 * 100.0,
+                samples,
+            })
+            .collect();
+        let machine = preset("opteron-4").unwrap();
+        let planner = Planner::of(&analysis, &machine, None);
+        let decided = planner.decide(&[Policy::Auto], &Parameters::default());
+        decided.unwrap().remove(0).notes
+    }
+
+    #[test]
+    fn what_fits_its_own_samples_alone_is_said_to() {
+        let notes = notes(1.0);
+        let note = notes.iter().find(|note| note.contains("--policy"));
+        let note = note.unwrap_or_else(|| panic!("{notes:?}"));
+        assert!(
+            note.contains("with samples that it was not made from"),
+            "{note}"
+        );
+        assert!(!note.contains("`auto` keeps"), "{note}");
+    }
+}

@@ -61,3 +61,36 @@ fn predictions_count_the_stores_that_initialise() {
     assert_eq!(prediction.planned.local_share, 500.0 / 800.0);
     assert_eq!(prediction.interleave.local_share, 200.0 / 800.0);
 }
+
+/// Threads that fill blocks of four pages in turn, a fault of which is seen now and then: pages between two faults went with the
+/// first of them, so that a quarter looked local where all was.
+#[test]
+fn between_faults_that_were_seen_owners_touched_their_pages_first() {
+    const PAGES: u32 = 4096;
+    let pattern = Pattern::BlockCyclic {
+        team: 0,
+        block_bytes: 4 * PAGE,
+        period_bytes: 32 * PAGE,
+    };
+    let owner = |page: u32| page / 4 % 8;
+    let cells: Vec<(u32, u32, f32)> = (0..PAGES).map(|page| (page, owner(page), 10.0)).collect();
+    let local_share = |faults: &mut dyn Iterator<Item = u32>, toucher: &dyn Fn(u32) -> u32| {
+        let mut recording = Recording::new(8);
+        recording
+            .object("build", PAGES, pattern.clone(), &cells)
+            .first_touches = faults
+            .map(|page| (page, ThreadIndex(toucher(page))))
+            .collect();
+        let plan = recording.decide(Policy::Interleave, &opteron());
+        let prediction = recording.predict(&plan, &opteron());
+        prediction.first_touch.local_share
+    };
+    let seen = local_share(&mut (0..PAGES).step_by(61), &owner);
+    assert!(seen > 0.99, "{seen}");
+    // One thread filled all of it.
+    let filled = local_share(&mut (0..PAGES).step_by(61), &|_| 0);
+    assert!(filled < 0.3, "{filled}");
+    // A fault for each huge page: the thread that comes first has all of it.
+    let huge = local_share(&mut (3..PAGES).step_by(517), &owner);
+    assert!(huge < 0.4, "{huge}");
+}
