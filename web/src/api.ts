@@ -7,7 +7,7 @@ export interface Machine {
   devices: { kind: string; number: number; pci: string; node?: number }[];
   latency_ns: number[][] | null; links: { from?: number; to?: number; nodes?: number[] }[];
 }
-export interface Thread { pid: number; tid: number; name: string; team: string; team_index: number; order: number; start: string; slot: number }
+export interface Thread { pid: number; tid: number; name: string; team: string; team_index: number; order: number; start: string; slot: number; counts_as: number }
 export interface Recording {
   folder: string; command: string[]; source: string; measures_latency: boolean; recorder: string; rate_hz: number; complete: boolean;
   notes: string[]; counts: { samples: number; accesses: number; compute: number; undecoded: number; lost: number };

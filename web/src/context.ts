@@ -2,6 +2,7 @@
 
 import type { Brief, ObjectRow, Open, Progress, Recording, Report, Shown, Thread } from "./api.ts";
 import { among } from "./colours.ts";
+import { counted, exact } from "./format.ts";
 import type { State } from "./state.ts";
 import type { Selection } from "./strip.ts";
 
@@ -22,10 +23,22 @@ export interface Context {
 export const threadName = (thread: Thread) =>
   thread.team === "main" || thread.team === "" ? `${thread.name || "thread"} ${thread.tid}` : `${thread.team} ${thread.team_index}`;
 
+/** Threads, of those that a program creates anew for every step the first. */
+export const members = (recording: Recording): Thread[] => recording.threads.filter((thread, number) => thread.counts_as === number);
+
+/** How many there are, in words. */
+export const createdThreads = (recording: Recording): string => {
+  const [all, apart] = [recording.threads.length, members(recording).length];
+  return `${counted(apart, "thread")}${apart < all ? ` (created ${exact(all)} times)` : ""}`;
+};
+
 /** Names of the colours of threads: beyond the 63 busiest, one for all. */
 export function threadColours(recording: Recording): string[] {
   const names: string[] = Array.from({ length: recording.colours }, () => "");
-  for (const thread of recording.threads) names[thread.slot] = names[thread.slot] === "" ? threadName(thread) : "other threads";
+  recording.threads.forEach((thread, number) => {
+    // What is created anew for every step is the first of its kind.
+    if (thread.counts_as === number) names[thread.slot] = names[thread.slot] === "" ? threadName(thread) : "other threads";
+  });
   return names;
 }
 

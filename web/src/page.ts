@@ -3,7 +3,7 @@
 import { api, forgetToken, type Open, type Progress, standalone } from "./api.ts";
 import { paintOn } from "./colours.ts";
 import { compareView } from "./compare.ts";
-import type { Context } from "./context.ts";
+import { type Context, createdThreads } from "./context.ts";
 import { download, fileName, h } from "./dom.ts";
 import { flameView } from "./flame.ts";
 import { hint, listen, searchIfAsked, toggle } from "./help.ts";
@@ -119,7 +119,7 @@ function tell(open: Open, at: number, progress: Progress): void {
   for (const missing of [...open.missing, ...progress.missing]) line(missing, true);
   if (recording.counts.lost > 0) line(`${exact(recording.counts.lost)} samples were lost.`, true);
   for (const note of recording.notes) line(note);
-  const summary = `${recording.command.join(" ") || "a program"}: ${time(recording.duration_ns)} at ${recording.rate_hz > 0 ? `${recording.rate_hz.toFixed(0)} Hz` : "every miss"}, source ${recording.source}, ${counted(recording.accesses, "access")}, ${counted(recording.threads.length, "thread")}, on ${recording.machine.name}`;
+  const summary = `${recording.command.join(" ") || "a program"}: ${time(recording.duration_ns)} at ${recording.rate_hz > 0 ? `${recording.rate_hz.toFixed(0)} Hz` : "every miss"}, source ${recording.source}, ${counted(recording.accesses, "access")}, ${createdThreads(recording)}, on ${recording.machine.name}`;
   status.replaceChildren(h("details", { open: said.some((child) => child instanceof Element && (child.className === "problem" || child.querySelector("progress") !== null)) }, h("summary", {}, summary), ...said));
 }
 

@@ -2,7 +2,7 @@
 
 import { api, type LineUser, type SharedLine, type SharedLines, type Thread } from "./api.ts";
 import { among, over, ramp } from "./colours.ts";
-import { type Context, cpuNodes, objects, threadName } from "./context.ts";
+import { type Context, cpuNodes, members, objects, threadName } from "./context.ts";
 import { type Child, h } from "./dom.ts";
 import { bytes, count, counted, exact, percent, time } from "./format.ts";
 import { type Content, ink, Plot, toPixels } from "./plot.ts";
@@ -33,6 +33,7 @@ export function threadsView(context: Context): HTMLElement {
     .map((thread, number) => ({ thread, number, node: home(number) }))
     .filter(({ number }) => (report[number]?.accesses ?? 0) > 0)
     .sort((a, b) => a.node - b.node || a.thread.pid - b.thread.pid || a.thread.order - b.thread.order);
+  const unseen = members(recording).length - order.length;
   const names = order.map(({ thread }) => threadName(thread));
   const nodeName = (position: number) => (position < 0 ? "node not known" : `node ${machine.nodes[position].id}`);
   const remote = (number: number) => (report[number].node_known > 0 ? report[number].remote / report[number].node_known : null);
@@ -145,7 +146,7 @@ export function threadsView(context: Context): HTMLElement {
     "section",
     {},
     h("h2", {}, "Threads"),
-    order.length < recording.threads.length ? h("p", { className: "note" }, `${recording.threads.length - order.length} threads without an access are left out.`) : null,
+    unseen > 0 ? h("p", { className: "note" }, `${counted(unseen, "thread")} without an access ${unseen === 1 ? "is" : "are"} left out.`) : null,
     shared.element,
     ran.element,
     sharedLines(context),

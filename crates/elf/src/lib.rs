@@ -16,7 +16,38 @@ pub fn demangle(name: &str) -> String {
     if !nearpage_wire::is_mangled(name) {
         return name.to_owned();
     }
-    addr2line::demangle_auto(name.into(), None).into_owned()
+    let demangled = addr2line::demangle_auto(name.into(), None);
+    match demangled == name {
+        true => qualified_name(name),
+        false => None,
+    }
+    .unwrap_or_else(|| demangled.into_owned())
+}
+
+/// What the demangler does not know (the standard library's `__enable_if` in what a template returns, for one) by the names that its
+/// encoding begins with: `_ZSt9__fill_a1I…`, `_ZN4mesh5solveI…`; none: it is encoded otherwise (Itanium C++ ABI, section 5.1).
+fn qualified_name(mangled: &str) -> Option<String> {
+    let rest = mangled.strip_prefix("_Z")?;
+    let nested = rest.strip_prefix('N');
+    let mut rest = nested.unwrap_or(rest).trim_start_matches(['r', 'V', 'K']);
+    let mut names = Vec::new();
+    if let Some(of_std) = rest.strip_prefix("St") {
+        names.push("std");
+        rest = of_std;
+    }
+    while rest.starts_with(|first: char| first.is_ascii_digit()) {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (length, name) = rest.split_at(digits);
+        let name = name.get(..length.parse().ok()?)?;
+        names.push(name);
+        rest = &rest[digits + name.len()..];
+        if nested.is_none() {
+            break;
+        }
+    }
+    let is_whole = nested.is_none() || rest.starts_with(['I', 'E']);
+    let has_own_name = names.last().is_some_and(|&last| last != "std");
+    (is_whole && has_own_name).then(|| names.join("::"))
 }
 
 #[cfg(test)]
@@ -30,6 +61,14 @@ mod tests {
             ("_ZSt4cout@GLIBCXX_3.4", "std::cout"),
             ("_RNvC4demo5sweep", "demo::sweep"),
             ("stdout@@GLIBC_2.2.5", "stdout"),
+            // The demangler gives up on these.
+            (
+                "_ZSt9__fill_a1IP4BodyS0_EN9__gnu_cxx11__enable_ifIXntsrSt11__is_scalarIT0_E7__valueEvE6__typeET_S9_RKS5_",
+                "std::__fill_a1",
+            ),
+            ("_ZN4mesh5solveIXnosuchEE", "mesh::solve"),
+            ("_Z99short", "_Z99short"),
+            ("_ZSt", "_ZSt"),
         ] {
             assert_eq!(demangle(name), readable);
         }

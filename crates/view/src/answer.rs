@@ -307,6 +307,7 @@ fn recording(opened: &Opened) -> Value {
                 "team": thread.team, "team_index": thread.team_index,
                 "order": thread.order, "start": thread.start_function,
                 "slot": scale.thread_slots[number],
+                "counts_as": scale.counted_as[number],
             })
         })
         .collect();

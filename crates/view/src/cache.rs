@@ -26,7 +26,7 @@ use crate::pyramid::Pyramid;
 use crate::store::{Bytes, Segment, Store};
 
 /// Changes with the layout of any of the files.
-const MAGIC: u64 = u64::from_le_bytes(*b"NPVIEW03");
+const MAGIC: u64 = u64::from_le_bytes(*b"NPVIEW04");
 const FOLDER: &str = "view";
 const INDEX: &str = "index.bin";
 const POINTS: &str = "points.bin";

@@ -1,9 +1,11 @@
 //! One access as pictures need it, in 21 bytes, and what it can be coloured by.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use nearpage_attribution::counted_as;
 use nearpage_machine::{Machine, NodeId};
-use nearpage_recording::{AccessBatch, AccessKind, Level, Tables};
+use nearpage_recording::{AccessBatch, AccessKind, Level, Tables, ThreadIndex};
 
 use crate::functions::{Functions, Lookup};
 use crate::space::{Extent, Space, place};
@@ -151,6 +153,8 @@ pub struct Scale {
     pub lines: u32,
     /// Nodes of the machine.
     pub nodes: usize,
+    /// As which thread each one counts ([`counted_as`]).
+    pub counted_as: Vec<ThreadIndex>,
     /// Colour of each thread.
     pub thread_slots: Vec<u8>,
     /// Number of colours of threads.
@@ -177,17 +181,25 @@ impl Scale {
         }
         let duration_ns = end_ns.saturating_sub(begin_ns).min(DURATION_MAX_NS) + 1;
         let tick_ns = duration_ns.div_ceil(u64::from(u32::MAX)).max(1);
-        let mut busiest: Vec<usize> = (0..tables.threads.len()).collect();
-        busiest.sort_by_key(|&thread| std::cmp::Reverse(tables.threads[thread].counts.accesses));
-        let mut thread_slots = vec![(THREADS_MAX - 1) as u8; tables.threads.len()];
-        let mut own: Vec<usize> = busiest;
+        // Threads that a program creates anew for every step are one, as everywhere.
+        let counted_as = counted_as(&tables.threads);
+        let mut accesses: BTreeMap<ThreadIndex, u64> = BTreeMap::new();
+        for (thread, &member) in tables.threads.iter().zip(&counted_as) {
+            let sum = accesses.entry(member).or_default();
+            *sum = sum.saturating_add(thread.counts.accesses);
+        }
+        let members = accesses.len();
+        let mut own: Vec<(ThreadIndex, u64)> = accesses.into_iter().collect();
+        own.sort_by_key(|&(_, accesses)| std::cmp::Reverse(accesses));
         if own.len() > THREADS_MAX {
             own.truncate(THREADS_MAX - 1);
         }
         own.sort_unstable();
-        for (slot, &thread) in own.iter().enumerate() {
-            thread_slots[thread] = slot as u8;
-        }
+        let slot = |member: &ThreadIndex| {
+            let found = own.binary_search_by_key(member, |one| one.0);
+            found.unwrap_or(THREADS_MAX - 1) as u8
+        };
+        let thread_slots = counted_as.iter().map(slot).collect();
         Self {
             line_bytes,
             tick_ns,
@@ -195,9 +207,10 @@ impl Scale {
             ticks: duration_ns.div_ceil(tick_ns).clamp(1, u64::from(u32::MAX)) as u32,
             lines: space.bytes().div_ceil(line_bytes).max(1) as u32,
             nodes: machine.nodes.len().min(NODES_MAX),
-            threads: tables.threads.len().clamp(1, THREADS_MAX),
+            threads: members.clamp(1, THREADS_MAX),
             functions,
             thread_slots,
+            counted_as,
         }
     }
 
@@ -378,9 +391,12 @@ impl<'a> Points<'a> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use nearpage_machine::CpuId;
+    use nearpage_recording::{Access, Resolution, SampleCounts, Thread};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::timeline::Timeline;
 
     pub fn point(line: u32, tick: u32, thread: u16, tags: u16, cost_ns: f32) -> Point {
         Point {
@@ -402,12 +418,69 @@ pub(crate) mod tests {
             ticks,
             lines,
             nodes,
+            counted_as: (0..threads as u32).map(ThreadIndex).collect(),
             thread_slots: (0..threads)
                 .map(|thread| thread.min(THREADS_MAX - 1) as u8)
                 .collect(),
             threads: threads.min(THREADS_MAX),
             functions: 3,
         }
+    }
+
+    /// A thread for every step is one thread, as in reports: each had a colour, and only the first was drawn where threads ran.
+    #[test]
+    fn threads_that_are_created_anew_have_one_colour() {
+        let thread = |order: u32, team: &str, team_index| Thread {
+            pid: 7,
+            tid: 7 + order,
+            name: String::new(),
+            born_ns: 0,
+            died_ns: u64::MAX,
+            order,
+            start: None,
+            start_function: String::new(),
+            team_index,
+            team: team.to_owned(),
+            cpus: Vec::new(),
+            counts: SampleCounts::default(),
+        };
+        let tables = Tables {
+            threads: vec![
+                thread(0, "main", 0),
+                thread(1, "step", 0),
+                thread(2, "step", 1),
+                thread(3, "step", 0),
+                thread(4, "step", 1),
+            ],
+            ..Tables::default()
+        };
+        let space = Space::new(&tables, 4096);
+        let machine = nearpage_machine::preset("opteron-4").unwrap();
+        let scale = Scale::new(&space, &tables, &machine, 1, (0, 1000));
+        assert_eq!(
+            (scale.threads, &scale.thread_slots[..]),
+            (3, &[0, 1, 2, 1, 2][..])
+        );
+        let mut timeline = Timeline::new(&scale, &(0..scale.ticks), 2);
+        let mut batch = AccessBatch::default();
+        for (time_ns, thread, cpu) in [(10, 1, 3), (900, 3, 5)] {
+            batch.push(Access {
+                time_ns,
+                thread: ThreadIndex(thread),
+                cpu: CpuId(cpu),
+                address: 0,
+                instruction: 0,
+                kind: AccessKind::Load,
+                level: Level::Unknown,
+                resolution: Resolution::Exact,
+                skid_bytes: 0,
+                weight: 1.0,
+                cost_ns: 1.0,
+                page_node: None,
+            });
+        }
+        timeline.add(&scale, &batch, &[]);
+        assert_eq!(timeline.form().cpus[1], [3, 5]);
     }
 
     #[test]

@@ -108,9 +108,11 @@ impl Timeline {
         for row in 0..batch.len() {
             let since_ns = batch.time_ns[row].saturating_sub(scale.begin_ns);
             let part = self.part(since_ns);
+            let counted_as = scale.counted_as.get(batch.thread[row].0 as usize);
+            let thread = counted_as.map_or(usize::MAX, |thread| thread.0 as usize);
             let vote = self
                 .votes
-                .get_mut(batch.thread[row].0 as usize * self.parts + part);
+                .get_mut(thread.saturating_mul(self.parts).saturating_add(part));
             if let Some(vote) = vote {
                 vote.cast(batch.cpu[row].0, 1);
             }
