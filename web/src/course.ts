@@ -62,9 +62,11 @@ export function lines(g: CanvasRenderingContext2D, content: Content, area: Area,
         under = false;
         return;
       }
-      const [x, y] = toPixels(content, area, [from_ns + (position + 0.5) * part_ns, value]);
-      if (!under) g.moveTo(x - 1, y);
-      g.lineTo(x, y);
+      // A value without a neighbour is a stroke as long as its part.
+      const at = (part: number) => toPixels(content, area, [from_ns + part * part_ns, value]);
+      if (!under) g.moveTo(...at(position));
+      g.lineTo(...at(position + 0.5));
+      if ((values[position + 1] ?? null) === null) g.lineTo(...at(position + 1));
       under = true;
     });
     g.stroke();
@@ -101,7 +103,7 @@ export function coursePlot(results: Result[], chosen: string, clock = "simulated
       const most = figure.share ? 1 : Math.max(1, ...drawn.flatMap(({ values }) => values.map((value) => value ?? 0)));
       const content: Content = {
         x: { label: clock, from: 0, to: end, unit: "time" },
-        y: { label: figure.words, from: 0, to: figure.share ? 1 : most * 1.05, unit: figure.share ? "share" : "count", up: true },
+        y: { label: figure.words, from: 0, to: most * 1.05, unit: figure.share ? "share" : "count", up: true },
         step: [end / 256, figure.share ? 0.02 : most / 50],
         legend: () => drawn.map(({ result, number }) => [result.policy, colour(number)]),
         ...(remark === "" ? {} : { note: remark }),
