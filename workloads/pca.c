@@ -1,4 +1,4 @@
-/* pca: the means of the rows of a matrix of whole numbers and the covariance of every pair of rows, by map and reduce, as
+/* pca: the means of the rows of a matrix of whole numbers and the covariance of every pair of rows, by map, reduce and merge, as
  * Metis's PCA computes them (which ends there, without a principal component).
  *
  * Access pattern, by construction, with T threads:
@@ -6,13 +6,14 @@
  *               after the start
  *   means       block: thread k writes share k of T; read by all
  *   pairs       what is to be computed, a cache line each: 16 runs for each thread, which take the next one when they are done
- *   results     private: for each pair its key, a cache line, and its value, both from malloc, by the thread that computed it;
- *               a list of them for each thread and bucket
- *   covariance  in the order of the pairs: the thread that has a bucket reads it in the lists of all threads
- * The master initialises the matrix and lists the pairs. Metis keeps results in trees, and merges buckets by sorting them. */
+ *   results     private: for each pair its key, a cache line, and its value, both from malloc, by the thread that computed it,
+ *               in the thread's own table of buckets, a tenth as many as pairs; a bucket is kept in order
+ *   reduced     private: the results of the buckets that a thread takes from all tables, sorted by their keys
+ *   covariance  block: thread k merges share k of T from what all have sorted
+ * The master initialises the matrix and lists the pairs. Metis has trees for buckets, and shares by samples of the keys. */
 #include "workload.h"
 
-enum { TASKS_PER_THREAD = 16 };
+enum { TASKS_PER_THREAD = 16, PAIRS_PER_BUCKET = 10 };
 
 /* As large as a cache line, as there. */
 struct pair {
@@ -32,8 +33,8 @@ struct list {
 static size_t rows, columns, pair_count, buckets;
 static int32_t **matrix, *means;
 static struct pair *pairs;
-/* For each thread, one for each bucket. */
-static struct list *lists;
+/* For each thread a table of buckets, and what it has reduced. */
+static struct list *tables, *reduced;
 static struct result *covariance;
 static atomic_size_t next_run, next_bucket;
 
@@ -67,18 +68,47 @@ static void average(void) {
 #pragma omp barrier
 }
 
-static void emit(struct list *mine, const struct pair *pair, int32_t value) {
-    struct result result = {allocate(sizeof *result.key), allocate(sizeof *result.value)};
-    *result.key = *pair;
-    *result.value = value;
-    struct list *list = &mine[random_at(place_of(pair)) % buckets];
+static int compare_keys(const struct pair *a, const struct pair *b) {
+    if (a->row != b->row)
+        return a->row < b->row ? -1 : 1;
+    return (a->other > b->other) - (a->other < b->other);
+}
+
+static int compare_results(const void *a, const void *b) {
+    return compare_keys(((const struct result *)a)->key, ((const struct result *)b)->key);
+}
+
+/* Where a key is, or is to be, in a list in order. */
+static size_t find(const struct list *list, const struct pair *key) {
+    size_t first = 0, end = list->count;
+    while (first < end) {
+        size_t middle = (first + end) / 2;
+        if (compare_keys(list->results[middle].key, key) < 0)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+static void insert(struct list *list, size_t at, struct result result) {
     if (list->count == list->room) {
-        list->room = list->room ? 2 * list->room : 16;
+        list->room = list->room ? 2 * list->room : 4;
         list->results = realloc(list->results, list->room * sizeof result);
         if (!list->results)
             die("out of memory");
     }
-    list->results[list->count++] = result;
+    memmove(&list->results[at + 1], &list->results[at], (list->count - at) * sizeof result);
+    list->results[at] = result;
+    list->count++;
+}
+
+static void emit(struct list *table, const struct pair *pair, int32_t value) {
+    struct result result = {allocate(sizeof *result.key), allocate(sizeof *result.value)};
+    *result.key = *pair;
+    *result.value = value;
+    struct list *bucket = &table[random_at(place_of(pair)) % buckets];
+    insert(bucket, find(bucket, pair), result);
 }
 
 static int32_t covary(const int32_t *a, const int32_t *b, int32_t mean_a, int32_t mean_b) {
@@ -89,26 +119,43 @@ static int32_t covary(const int32_t *a, const int32_t *b, int32_t mean_a, int32_
 }
 
 static void map(void) {
-    struct list *mine = lists + omp_get_thread_num() * buckets;
+    struct list *table = tables + omp_get_thread_num() * buckets;
     size_t run, runs = (size_t)omp_get_num_threads() * TASKS_PER_THREAD;
     while ((run = next_run++) < runs) {
         struct share task = share_of(pair_count, run, runs);
         for (size_t i = task.first; i < task.end; i++) {
             uint32_t row = pairs[i].row, other = pairs[i].other;
-            emit(mine, &pairs[i], covary(matrix[row], matrix[other], means[row], means[other]));
+            emit(table, &pairs[i], covary(matrix[row], matrix[other], means[row], means[other]));
         }
     }
 #pragma omp barrier
 }
 
 static void reduce(void) {
+    struct list *mine = &reduced[omp_get_thread_num()];
     size_t bucket;
     while ((bucket = next_bucket++) < buckets)
         for (int thread = 0; thread < omp_get_num_threads(); thread++) {
-            const struct list *list = &lists[thread * buckets + bucket];
+            const struct list *list = &tables[thread * buckets + bucket];
             for (size_t i = 0; i < list->count; i++)
-                covariance[place_of(list->results[i].key)] = list->results[i];
+                insert(mine, mine->count, list->results[i]);
         }
+    if (mine->count)
+        qsort(mine->results, mine->count, sizeof *mine->results, compare_results);
+#pragma omp barrier
+}
+
+static void merge(void) {
+    struct share mine = my_share(pair_count);
+    for (int thread = 0; mine.first < mine.end && thread < omp_get_num_threads(); thread++) {
+        const struct list *list = &reduced[thread];
+        for (size_t i = find(list, &pairs[mine.first]); i < list->count; i++) {
+            size_t place = place_of(list->results[i].key);
+            if (place >= mine.end)
+                break;
+            covariance[place] = list->results[i];
+        }
+    }
 #pragma omp barrier
 }
 
@@ -146,13 +193,14 @@ int main(int argc, char **argv) {
     rows = parameters[0].value;
     columns = parameters[1].value;
     pair_count = rows * (rows + 1) / 2;
-    buckets = (size_t)omp_get_max_threads() * TASKS_PER_THREAD;
+    buckets = pair_count / PAIRS_PER_BUCKET + 1;
     matrix = allocate(rows * sizeof *matrix);
     means = allocate(rows * sizeof *means);
     pairs = allocate(pair_count * sizeof *pairs);
-    covariance = allocate(pair_count * sizeof *covariance);
-    lists = calloc(omp_get_max_threads() * buckets, sizeof *lists);
-    if (!lists)
+    covariance = calloc(pair_count, sizeof *covariance);
+    tables = calloc(omp_get_max_threads() * buckets, sizeof *tables);
+    reduced = calloc(omp_get_max_threads(), sizeof *reduced);
+    if (!covariance || !tables || !reduced)
         die("out of memory");
     double began = omp_get_wtime(), checksum = 0;
     fill();
@@ -164,12 +212,13 @@ int main(int argc, char **argv) {
         average();
         map();
         reduce();
+        merge();
     }
     double computed = omp_get_wtime();
+    verify();
     for (size_t place = 0; place < pair_count; place++)
         checksum += *covariance[place].value;
     print_result(checksum, built - began, computed - built);
-    verify();
 
     struct object objects[] = {{"pairs", pairs, pair_count * sizeof *pairs},
                                {"means", means, rows * sizeof *means},
