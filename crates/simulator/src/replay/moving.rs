@@ -129,7 +129,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         if let Some(action) = thread.moving.get(thread.moved).cloned() {
             // Step 3 decided; what has been done meanwhile is not done again.
             let remapped = self.remap(number, &action);
-            let has_source = !remapped && self.is_free(&action) && self.source(&action).is_some();
+            let settled = remapped || self.refuse_locked(&action);
+            let has_source = !settled && self.source(&action).is_some();
             let thread = &mut self.threads[number];
             if remapped {
                 thread.spend_moving_by([(MovePart::Mapping, steps.mapping_replica_ns)]);
@@ -191,14 +192,14 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.flush_others(cpu, users, femtoseconds(steps.flush_request_ns));
     }
 
-    /// "The pager routine will ignore a page if its page-level lock is currently held by another processor" (§8.3). The
-    /// policy is told where it is not free.
-    fn is_free(&mut self, action: &Action) -> bool {
-        let is_free = !self.locked.contains(&action.page);
-        if !is_free {
+    /// "The pager routine will ignore a page if its page-level lock is currently held by another processor" (§8.3).
+    /// `true`: it is, and the policy is told that nothing was done.
+    fn refuse_locked(&mut self, action: &Action) -> bool {
+        let is_locked = self.locked.contains(&action.page);
+        if is_locked {
             self.settle(action, false);
         }
-        is_free
+        is_locked
     }
 
     /// A page that a thread's misses have made hot has a copy where it is to go: only mappings change, to the copies nearest
