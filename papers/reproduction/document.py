@@ -284,7 +284,7 @@ def text(results, left_out, matrix, further, drawing):
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads, their tables and figures, his Tables 2 to 4 and 6 and his Figure 6.4, are in [real_programs.md](real_programs.md).\n"
         "- The papers' own sizes, but for ARS's.\n"
-        "- Of Carrefour: Facesim (Tables 3 and 4); energy (Figure 14), why is said there. What `nearpage live` costs, "
+        "- Of Carrefour: energy (Figure 14), why is said there. What `nearpage live` costs, "
         "beside §4.4, is in [benches/README.md](../benches/README.md).\n"
         "- The other tables and figures of the papers describe systems, algorithms and machines: Marathe's Figures 1 and 2 and Table 2 (the latencies of `opteron-4`), Carrefour's Figures 1 and 4 and Table 2, Verghese's Figures 3.1, 4.1, 4.2, 8.1 and 8.2 and Table 1, "
         "ARS's Figures 1 to 4 and Table 1 (the sizes above).\n"
