@@ -472,14 +472,13 @@ def several_at_once(pairs, on_machine_b, drawing, clock_ghz):
 
 
 WHY_4 = (
-    "\nOf 2026-11-27, on the machine with a coherence protocol's packets, AMD's routes and a prefetcher, are `cluster` and `faces`. What is said of other programs is of 2026-11-25, when links carried data alone. Where ours differ, and why:\n\n"
+    "\nOf 2026-11-27, on the machine with a coherence protocol's packets, AMD's routes and a prefetcher, are `cluster` and `faces`, with sixteen times as many samples of a page as the paper had, and `faces` as it was before it did what FaceRec does. `pca` and `faces` as they are now, with as many samples as the paper had, are under [what must hold](#what-must-hold-and-where-it-stands-2026-11-27), of one seed. What is said of other programs is of 2026-11-25, when links carried data alone. Where ours differ, and why:\n\n"
     "- Co-location alone does little for `cluster`: of its pages only the points themselves are one node's, and these are few of its misses. All mechanisms, replication alone and interleaving alone gain what theirs did, within a tenth, since first touch's queues are theirs ([Table 1](#what-must-hold-and-where-it-stands-2026-11-27)). "
     "Until 2026-11-26 a miss took 400 cycles under first touch where theirs took 1,197, and `carrefour` gained half of what theirs did.\n"
-    "- `faces` has some 100 ms while threads run: ten decisions, of which the first two only look. Interleaving is there from the start, so that it gains as much as all together, which theirs does not. Its gallery is built by the master with some 390 instructions a byte, and a photograph takes about one for each, so that threads that run for the larger part "
-    "would need thousands of photographs and minutes of tracing. The whole run, mostly the master's, gains 6 %.\n"
-    "- Moves, copies and collapses cost what they cost there (10 µs, 300 µs), in runs a hundredth as long. `pca` writes its covariance last: pages that were read by several nodes in one decision are copied and then written to, each collapse 300 µs under the lock. With thread clustering on (as everywhere above; the paper did not "
+    "- `faces` had some 100 ms while threads run: ten decisions, of which the first two only look. Interleaving is there from the start, so that it gained as much as all together, which theirs does not. The whole run, most of which its master took to build a gallery, gained 6 %.\n"
+    "- Moves, copies and collapses cost what they cost there (10 µs, 300 µs), in runs a hundredth as long. Until 2026-11-27 `pca` wrote to a matrix of covariances last: pages that were read by several nodes in one decision were copied and then written to, each collapse 300 µs under the lock. With thread clustering on (as everywhere above; the paper did not "
     "evaluate it, so it is off here: changed after a first run), a single swap of two of its threads made three times as many collapses.\n"
-    "- More memory: 614 MB are 5 % of what PCA has there, 12 GB of which few pages are copied; of our `pca` all threads read every page.\n"
+    "- More memory: 614 MB are 5 % of what PCA has there, 12 GB of which few pages are copied; of our `pca` all threads read every page until 2026-11-27. Now it has results as theirs, and copies make it 10 % larger.\n"
     "- `sp` stayed just below 50 misses/µs, so that step 1 left it alone; theirs gained 8 % by co-location, of pages that ours has where they are used (83 %).\n"
 )
 WHY_5 = (
