@@ -1,144 +1,227 @@
-/* pca: the covariance of every pair of rows of a dense matrix and its principal component, as
- * Metis's PCA computes it.
+/* pca: the means of the rows of a matrix of whole numbers and the covariance of every pair of rows, by map, reduce and merge, as
+ * Metis's PCA computes them (which ends there, without a principal component).
  *
  * Access pattern, by construction, with T threads:
- *   matrix      shared: each thread reads the row it has and all rows after it; never written
+ *   matrix      shared: an allocation for each row; a thread reads both rows of each pair that it has in hand, never written
  *               after the start
  *   means       block: thread k writes share k of T; read by all
- *   covariance  cyclic: thread k writes rows k, k + T, k + 2 T, … from the diagonal on, and at
- *               last the mirror image of its share below it, reading all; then, for the
- *               principal component, read in blocks of rows
- *   component   shared: read by all, written in blocks, small
- * The master initialises everything. */
+ *   pairs       what is to be computed, a cache line each: 16 runs for each thread, which take the next one when they are done
+ *   results     private: for each pair its key, a cache line, and its value, both from malloc, by the thread that computed it,
+ *               in the thread's own table of buckets, a tenth as many as pairs; a bucket is kept in order
+ *   reduced     private: the results of the buckets that a thread takes from all tables, sorted by their keys
+ *   covariance  block: thread k merges share k of T from what all have sorted
+ * The master initialises the matrix and lists the pairs. Metis has trees for buckets, and shares by samples of the keys. */
 #include "workload.h"
-#include <math.h>
 
-static size_t rows, columns;
-static double *matrix, *means, *covariance, *component, *product;
+enum { TASKS_PER_THREAD = 16, PAIRS_PER_BUCKET = 10 };
 
-/* One component that all rows have, each in its own measure, and as much noise. */
-static double planted(size_t row) { return cos(3.0 * row / rows) + 0.1 * (row % 7); }
+/* As large as a cache line, as there. */
+struct pair {
+    uint32_t row, other, unused[14];
+};
+
+struct result {
+    struct pair *key;
+    int32_t *value;
+};
+
+struct list {
+    struct result *results;
+    size_t count, room;
+};
+
+static size_t rows, columns, pair_count, buckets;
+static int32_t **matrix, *means;
+static struct pair *pairs;
+/* For each thread a table of buckets, and what it has reduced. */
+static struct list *tables, *reduced;
+static struct result *covariance;
+static atomic_size_t next_run, next_bucket;
 
 static void fill(void) {
-    for (size_t column = 0; column < columns; column++)
-        for (size_t row = 0; row < rows; row++)
-            matrix[row * columns + column] =
-                row + planted(row) * 4 * (unit(random_at(column)) - 0.5) +
-                (unit(random_at(~(row * columns + column))) - 0.5);
+    for (size_t row = 0; row < rows; row++) {
+        matrix[row] = allocate(columns * sizeof **matrix);
+        for (size_t column = 0; column < columns; column++)
+            matrix[row][column] = random_at(row * columns + column) % 100;
+    }
+}
+
+static void list_pairs(void) {
+    struct pair *next = pairs;
+    for (uint32_t row = 0; row < rows; row++)
+        for (uint32_t other = row; other < rows; other++)
+            *next++ = (struct pair){.row = row, .other = other};
+}
+
+static size_t place_of(const struct pair *pair) {
+    return pair->row * (2 * rows - pair->row + 1) / 2 + pair->other - pair->row;
 }
 
 static void average(void) {
     struct share mine = my_share(rows);
     for (size_t row = mine.first; row < mine.end; row++) {
-        double sum = 0;
+        int64_t sum = 0;
         for (size_t column = 0; column < columns; column++)
-            sum += matrix[row * columns + column];
-        means[row] = sum / columns;
+            sum += matrix[row][column];
+        means[row] = sum / (int64_t)columns;
     }
 #pragma omp barrier
 }
 
-static void covary(void) {
-    for (size_t i = omp_get_thread_num(); i < rows; i += omp_get_num_threads())
-        for (size_t j = i; j < rows; j++) {
-            const double *a = matrix + i * columns, *b = matrix + j * columns;
-            double sum = 0;
-            for (size_t column = 0; column < columns; column++)
-                sum += (a[column] - means[i]) * (b[column] - means[j]);
-            covariance[i * rows + j] = sum / (columns - 1);
+static int compare_keys(const struct pair *a, const struct pair *b) {
+    if (a->row != b->row)
+        return a->row < b->row ? -1 : 1;
+    return (a->other > b->other) - (a->other < b->other);
+}
+
+static int compare_results(const void *a, const void *b) {
+    return compare_keys(((const struct result *)a)->key, ((const struct result *)b)->key);
+}
+
+/* Where a key is, or is to be, in a list in order. */
+static size_t find(const struct list *list, const struct pair *key) {
+    size_t first = 0, end = list->count;
+    while (first < end) {
+        size_t middle = (first + end) / 2;
+        if (compare_keys(list->results[middle].key, key) < 0)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+static void insert(struct list *list, size_t at, struct result result) {
+    if (list->count == list->room) {
+        list->room = list->room ? 2 * list->room : 4;
+        list->results = realloc(list->results, list->room * sizeof result);
+        if (!list->results)
+            die("out of memory");
+    }
+    memmove(&list->results[at + 1], &list->results[at], (list->count - at) * sizeof result);
+    list->results[at] = result;
+    list->count++;
+}
+
+static void emit(struct list *table, const struct pair *pair, int32_t value) {
+    struct result result = {allocate(sizeof *result.key), allocate(sizeof *result.value)};
+    *result.key = *pair;
+    *result.value = value;
+    struct list *bucket = &table[random_at(place_of(pair)) % buckets];
+    insert(bucket, find(bucket, pair), result);
+}
+
+static int32_t covary(const int32_t *a, const int32_t *b, int32_t mean_a, int32_t mean_b) {
+    int32_t sum = 0;
+    for (size_t column = 0; column < columns; column++)
+        sum += (a[column] - mean_a) * (b[column] - mean_b);
+    return sum / (int32_t)(columns - 1);
+}
+
+static void map(void) {
+    struct list *table = tables + omp_get_thread_num() * buckets;
+    size_t run, runs = (size_t)omp_get_num_threads() * TASKS_PER_THREAD;
+    while ((run = next_run++) < runs) {
+        struct share task = share_of(pair_count, run, runs);
+        for (size_t i = task.first; i < task.end; i++) {
+            uint32_t row = pairs[i].row, other = pairs[i].other;
+            emit(table, &pairs[i], covary(matrix[row], matrix[other], means[row], means[other]));
         }
-#pragma omp barrier
-    struct share mine = my_share(rows);
-    for (size_t i = mine.first; i < mine.end; i++)
-        for (size_t j = 0; j < i; j++)
-            covariance[i * rows + j] = covariance[j * rows + i];
-#pragma omp barrier
-}
-
-/* Multiplies `component` by the covariance, makes it of length 1, and returns how long it was. */
-static double iterate(void) {
-    struct share mine = my_share(rows);
-    double squares = 0;
-    for (size_t i = mine.first; i < mine.end; i++) {
-        product[i] = 0;
-        for (size_t j = 0; j < rows; j++)
-            product[i] += covariance[i * rows + j] * component[j];
-        squares += product[i] * product[i];
     }
-    double length = sqrt(team_sum(squares));
-    for (size_t i = mine.first; i < mine.end; i++)
-        component[i] = product[i] / length;
 #pragma omp barrier
-    return length;
 }
 
-/* E[ab] - E[a]E[b], with the rows' numbers taken off first for the sake of its digits. */
-static double naive(size_t i, size_t j) {
-    double a = 0, b = 0, ab = 0;
+static void reduce(void) {
+    struct list *mine = &reduced[omp_get_thread_num()];
+    size_t bucket;
+    while ((bucket = next_bucket++) < buckets)
+        for (int thread = 0; thread < omp_get_num_threads(); thread++) {
+            const struct list *list = &tables[thread * buckets + bucket];
+            for (size_t i = 0; i < list->count; i++)
+                insert(mine, mine->count, list->results[i]);
+        }
+    if (mine->count)
+        qsort(mine->results, mine->count, sizeof *mine->results, compare_results);
+#pragma omp barrier
+}
+
+static void merge(void) {
+    struct share mine = my_share(pair_count);
+    for (int thread = 0; mine.first < mine.end && thread < omp_get_num_threads(); thread++) {
+        const struct list *list = &reduced[thread];
+        for (size_t i = find(list, &pairs[mine.first]); i < list->count; i++) {
+            size_t place = place_of(list->results[i].key);
+            if (place >= mine.end)
+                break;
+            covariance[place] = list->results[i];
+        }
+    }
+#pragma omp barrier
+}
+
+/* The same by other sums: of products, and of either row. */
+static int32_t expected(const struct pair *pair) {
+    int64_t a = 0, b = 0, ab = 0, mean_a = means[pair->row], mean_b = means[pair->other];
     for (size_t column = 0; column < columns; column++) {
-        double x = matrix[i * columns + column] - i, y = matrix[j * columns + column] - j;
+        int64_t x = matrix[pair->row][column], y = matrix[pair->other][column];
         a += x;
         b += y;
         ab += x * y;
     }
-    return (ab - a * b / columns) / (columns - 1);
+    return (ab - mean_b * a - mean_a * b + mean_a * mean_b * (int64_t)columns) / (int64_t)(columns - 1);
+}
+
+static void verify(void) {
+    for (size_t place = 0; place < pair_count; place++)
+        REQUIRE(covariance[place].key && place_of(covariance[place].key) == place,
+                "the covariance of rows %" PRIu32 " and %" PRIu32 " is missing", pairs[place].row,
+                pairs[place].other);
+    for (size_t sample = 0; sample < 50; sample++) {
+        const struct pair *pair = &pairs[random_at(sample) % pair_count];
+        int32_t found = *covariance[place_of(pair)].value;
+        REQUIRE(found == expected(pair),
+                "the covariance of rows %" PRIu32 " and %" PRIu32 " is not %" PRId32, pair->row,
+                pair->other, found);
+    }
 }
 
 int main(int argc, char **argv) {
+    /* Sums of more columns would not fit into 32 bits. */
     struct parameter parameters[] = {NUMBER("ROWS", 500, 2, 100000),
-                                     NUMBER("COLUMNS", 1000, 16, 10000000)};
+                                     NUMBER("COLUMNS", 1000, 16, 200000)};
     READ_PARAMETERS(parameters);
     rows = parameters[0].value;
     columns = parameters[1].value;
-    matrix = allocate(rows * columns * sizeof *matrix);
+    pair_count = rows * (rows + 1) / 2;
+    buckets = pair_count / PAIRS_PER_BUCKET + 1;
+    matrix = allocate(rows * sizeof *matrix);
     means = allocate(rows * sizeof *means);
-    covariance = allocate(rows * rows * sizeof *covariance);
-    component = allocate(rows * sizeof *component);
-    product = allocate(rows * sizeof *product);
-    double began = omp_get_wtime(), variance = 0, checksum = 0;
+    pairs = allocate(pair_count * sizeof *pairs);
+    covariance = calloc(pair_count, sizeof *covariance);
+    tables = calloc(omp_get_max_threads() * buckets, sizeof *tables);
+    reduced = calloc(omp_get_max_threads(), sizeof *reduced);
+    if (!covariance || !tables || !reduced)
+        die("out of memory");
+    double began = omp_get_wtime(), checksum = 0;
     fill();
-    memset(covariance, 0, rows * rows * sizeof *covariance);
-    for (size_t i = 0; i < rows; i++) {
-        means[i] = product[i] = 0;
-        component[i] = 1 / sqrt(rows);
-    }
+    list_pairs();
 
     double built = omp_get_wtime();
 #pragma omp parallel
     {
         average();
-        covary();
-        double length = 0;
-        for (int iteration = 0; iteration < 50; iteration++)
-            length = iterate();
-#pragma omp master
-        variance = length;
+        map();
+        reduce();
+        merge();
     }
     double computed = omp_get_wtime();
-    for (size_t i = 0; i < rows * rows; i++)
-        checksum += covariance[i];
-    print_result(checksum + variance, built - began, computed - built);
+    verify();
+    for (size_t place = 0; place < pair_count; place++)
+        checksum += *covariance[place].value;
+    print_result(checksum, built - began, computed - built);
 
-    for (size_t sample = 0; sample < 50; sample++) {
-        size_t i = random_at(2 * sample) % rows, j = random_at(2 * sample + 1) % rows;
-        double expected = naive(i, j);
-        REQUIRE(fabs(covariance[i * rows + j] - expected) < 1e-9 * (1 + fabs(expected)),
-                "the covariance of rows %zu and %zu is not %g", i, j, expected);
-    }
-    double aligned = 0, length = 0, trace = 0;
-    for (size_t i = 0; i < rows; i++) {
-        aligned += planted(i) * component[i];
-        length += planted(i) * planted(i);
-        trace += covariance[i * rows + i];
-    }
-    REQUIRE(variance > 0 && variance <= trace, "a component of %g in a variance of %g", variance,
-            trace);
-    REQUIRE(fabs(aligned) / sqrt(length) > 0.9, "the planted component was not found: %g",
-            fabs(aligned) / sqrt(length));
-
-    struct object objects[] = {{"matrix", matrix, rows * columns * sizeof *matrix},
+    struct object objects[] = {{"pairs", pairs, pair_count * sizeof *pairs},
                                {"means", means, rows * sizeof *means},
-                               {"covariance", covariance, rows * rows * sizeof *covariance},
-                               {"component", component, rows * sizeof *component}};
+                               {"covariance", covariance, pair_count * sizeof *covariance}};
     PAUSE(objects);
 }

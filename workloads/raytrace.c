@@ -6,6 +6,7 @@
  *                    has built the scene
  *   image            tiles of 8 x 8 pixels, contiguous (256 bytes): thread k writes tiles k, k + T,
  *                    k + 2 T, …; the master reads all between frames
+ *   rays             the number of the next ray, which each thread writes for every ray
  * With --mark the frames are the stable phase. The master initialises everything. SPLASH's threads steal tiles from each other; here they do
  * not, so that a run is like the next. */
 #include "nearpage.h"

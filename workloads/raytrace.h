@@ -43,6 +43,26 @@ static struct {
     uint64_t checksum;
 } tracer;
 
+/* SPLASH numbers all rays, primary, shadow and mirrored, from one counter, which all threads write. It does so under a lock; here
+ * is an atomic addition, as threads in emulation would wait for a lock in turns. */
+static struct {
+    _Alignas(64) atomic_ulong numbered;
+    _Alignas(64) atomic_ulong traced;
+} rays;
+
+/* How many rays a thread has traced since it last added them up. */
+static _Thread_local uint64_t traced_here;
+
+static void number_ray(void) {
+    rays.numbered++;
+    traced_here++;
+}
+
+static void add_up_rays(void) {
+    rays.traced += traced_here;
+    traced_here = 0;
+}
+
 static double coordinate(const struct sphere *s, int axis) {
     return axis == 0 ? s->centre.x : axis == 1 ? s->centre.y : s->centre.z;
 }
@@ -156,11 +176,13 @@ static double brightness(struct vector from, struct vector way, int bounces) {
     struct vector point = along(from, hit.distance, way);
     struct vector up = normal(along(point, -1, hit.sphere->centre));
     struct vector to_light = normal(along(light, -1, point));
+    number_ray();
     double lit = dot(up, to_light), value = 0.1;
     if (lit > 0 && !nearest(along(point, 1e-6, up), to_light).sphere)
         value += 0.9 * lit * hit.sphere->shade;
     if (!bounces)
         return value;
+    number_ray();
     struct vector mirrored = along(way, -2 * dot(way, up), up);
     return (1 - hit.sphere->mirror) * value +
            hit.sphere->mirror * brightness(along(point, 1e-6, up), mirrored, bounces - 1);
@@ -181,6 +203,7 @@ static uint32_t raytrace_pixel(size_t frame, size_t tile, size_t pixel) {
     struct vector from, way;
     ray(frame, tile % row * RAYTRACE_TILE + pixel % RAYTRACE_TILE + 0.5,
         tile / row * RAYTRACE_TILE + pixel / RAYTRACE_TILE + 0.5, &from, &way);
+    number_ray();
     return brightness(from, way, RAYTRACE_BOUNCES) * 1e6;
 }
 
@@ -190,6 +213,7 @@ static void raytrace_tiles(size_t frame, size_t first, size_t stride) {
     for (size_t tile = first; tile < row * row; tile += stride)
         for (size_t pixel = 0; pixel < pixels; pixel++)
             tracer.image[tile * pixels + pixel] = raytrace_pixel(frame, tile, pixel);
+    add_up_rays();
 }
 
 /* By one thread, when a frame is done. */
@@ -202,6 +226,7 @@ static void raytrace_add_frame(void) {
  * pixels of the image, of which `frame` is the latest. */
 static void raytrace_check(size_t frame) {
     size_t found = 0, pixels = RAYTRACE_TILE * RAYTRACE_TILE;
+    REQUIRE(rays.numbered == rays.traced, "%lu numbers for %lu rays", rays.numbered, rays.traced);
     for (size_t i = 0; i < 50; i++) {
         size_t at = random_at(~i) % (tracer.side * tracer.side);
         REQUIRE(tracer.image[at] == raytrace_pixel(frame, at / pixels, at % pixels),

@@ -103,7 +103,7 @@ pub struct Observation {
     pub kind: AccessKind,
     /// What served it.
     pub served: Served,
-    /// Where the page is now.
+    /// Where the page is now. A copy on the thread's own node is left out if the thread's page table leads elsewhere.
     pub copies: Copies,
     /// The node has no memory left for a replica.
     pub pressure: bool,

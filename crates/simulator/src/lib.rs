@@ -23,6 +23,9 @@
 //! - **Hits** cost what the machine says where the trace has them (`--keep-hits`). TLB misses cost the sum of their
 //!   levels; the misses of the page walk itself are not modelled. After the flush for a page that moved in steps,
 //!   each page is missing from a TLB until its CPU uses it again.
+//! - **Page tables**: where moves cost by step, a thread that comes to another node goes on using the copy of a page that
+//!   it used before, until the page is moved or copied, or the thread's misses to it ask for that. Elsewhere a thread uses
+//!   the nearest copy at once.
 //! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and flushes. The CPU
 //!   whose miss triggered the move pays at its next reference. Copying takes bandwidth of controllers and links where
 //!   moves cost by step. What a kernel policy decides by the clock (`carrefour`), a kernel thread carries out page
@@ -50,6 +53,7 @@ mod block_naive;
 mod error;
 mod figures;
 mod interconnect;
+mod mappings;
 mod modified_lines;
 mod movements;
 mod options;

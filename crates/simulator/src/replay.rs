@@ -14,7 +14,7 @@ use nearpage_machine::{Energy, MoveCost};
 use nearpage_online::{Action, Copies, Epoch, Observation, OnlinePolicy, View};
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, Served};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::assigning::{Assigning, moves_of};
 use self::epochs::EpochCounts;
@@ -27,6 +27,7 @@ use self::sampled::Sampled;
 use self::scheduling::{Cpu, MARK, Running, Signal};
 use crate::Error;
 use crate::figures::{FS, Figures, TIME_MAX};
+use crate::mappings::Mappings;
 use crate::modified_lines::ModifiedLines;
 use crate::options::{Flush, Information, Job};
 use crate::outcome::Outcome;
@@ -67,6 +68,10 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     modified: Option<ModifiedLines>,
     /// By page, CPUs (modulo 64) that have used it since it last moved; empty where all flush.
     mapped: Vec<u64>,
+    /// Where moves cost by step.
+    mappings: Option<Mappings>,
+    /// Pages that some CPU is moving, where moves cost by step.
+    locked: FxHashSet<u32>,
     policy_requests: PolicyRequests,
     /// Process of each thread.
     applications: Vec<u16>,
@@ -131,6 +136,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                     0
                 }
             ],
+            mappings: (ACTIVE && matches!(figures.moves, MoveCost::Steps(_)))
+                .then(|| Mappings::new(pages, traced.len())),
+            locked: FxHashSet::default(),
             policy_requests: PolicyRequests::new(job, &policy, pages),
             applications: (0..traced.len())
                 .map(|thread| trace.application(thread))
@@ -354,7 +362,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
     fn miss(&mut self, number: usize, mut miss: Miss) -> Result<bool, Error> {
         let thread = &mut self.threads[number];
         let (node, now, page) = (thread.node, thread.time, miss.page.0);
-        let copies = self.pages.find(page, node, now, self.figures)?;
+        let mut copies = self.pages.find(page, node, now, self.figures)?;
         let mut latency = 0;
         let demand = matches!(
             miss.served,
@@ -377,12 +385,16 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         }
         thread.noted_after = 0;
         if demand {
-            let from = self.figures.nearest_copy(node, copies.nodes);
+            let from = self.copy_in_use(number, page, copies);
             let lines = u64::from(miss.served != Served::Upgrade);
             latency = self.fetch(number, &miss, from);
             thread = &mut self.threads[number];
             if ACTIVE {
                 self.pages.served(page, node, from);
+                // What counts misses sees where they go: not that there is a copy on the node itself.
+                if from != node {
+                    copies.nodes &= !(1 << node);
+                }
                 if miss.kind == AccessKind::Fetch {
                     self.policy.fetched(page, miss.offset);
                 }

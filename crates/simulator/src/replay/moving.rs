@@ -39,6 +39,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// told either way.
     pub(super) fn carry_out(&mut self, action: &Action, now: u64) -> bool {
         let done = self.pages.apply(action, now, self.figures);
+        if let Some(mappings) = self.mappings.as_mut().filter(|_| done) {
+            mappings.process(action.page);
+        }
         self.settle(action, done);
         done
     }
@@ -125,8 +128,13 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let replica = |action: &Action| action.kind == ActionKind::Replicate;
         if let Some(action) = thread.moving.get(thread.moved).cloned() {
             // Step 3 decided; what has been done meanwhile is not done again.
-            let has_source = self.source(&action).is_some();
+            let remapped = self.remap(number, &action);
+            let settled = remapped || self.refuse_locked(&action);
+            let has_source = !settled && self.source(&action).is_some();
             let thread = &mut self.threads[number];
+            if remapped {
+                thread.spend_moving_by([(MovePart::Mapping, steps.mapping_replica_ns)]);
+            }
             if !has_source {
                 thread.moving.remove(thread.moved);
             } else {
@@ -146,7 +154,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                     (MovePart::Mapping, mapping_ns),
                 ]);
                 thread.moved += 1;
+                self.locked.insert(action.page);
             }
+            let thread = &mut self.threads[number];
             if thread.moved < thread.moving.len() {
                 thread.spend_moving_by([(MovePart::Decision, steps.decision_ns)]);
             }
@@ -161,6 +171,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         thread.spend_moving_by([(MovePart::Flush, steps.flush_ns)]);
         let mut users = 0;
         for action in &moving {
+            self.locked.remove(&action.page);
             let now = self.threads[number].time;
             let Some(from) = self.source(action).filter(|_| self.carry_out(action, now)) else {
                 continue;
@@ -179,6 +190,44 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             users |= self.users(action.page);
         }
         self.flush_others(cpu, users, femtoseconds(steps.flush_request_ns));
+    }
+
+    /// "The pager routine will ignore a page if its page-level lock is currently held by another processor" (§8.3).
+    /// `true`: it is, and the policy is told that nothing was done.
+    fn refuse_locked(&mut self, action: &Action) -> bool {
+        let is_locked = self.locked.contains(&action.page);
+        if is_locked {
+            self.settle(action, false);
+        }
+        is_locked
+    }
+
+    /// A page that a thread's misses have made hot has a copy where it is to go: only mappings change, to the copies nearest
+    /// to their threads. `true`: it is such a page.
+    fn remap(&mut self, number: usize, action: &Action) -> bool {
+        let moves = matches!(action.kind, ActionKind::Migrate | ActionKind::Replicate);
+        let has_copy = self.pages.copies(action.page).on(action.node);
+        let Some(mappings) = self.mappings.as_mut().filter(|_| moves && has_copy) else {
+            return false;
+        };
+        let stale = mappings.leads_elsewhere(action.page, number, action.node);
+        if stale {
+            mappings.process(action.page);
+            self.settle(action, false);
+        }
+        stale
+    }
+
+    /// The copy of a page that a thread uses.
+    #[inline]
+    pub(super) fn copy_in_use(&mut self, number: usize, page: u32, copies: Copies) -> u16 {
+        let nearest = self
+            .figures
+            .nearest_copy(self.threads[number].node, copies.nodes);
+        match &mut self.mappings {
+            Some(mappings) if ACTIVE => mappings.copy(page, number, nearest, copies.nodes),
+            _ => nearest,
+        }
     }
 
     /// CPUs (modulo 64) that must flush for a page, which nobody maps from now on.

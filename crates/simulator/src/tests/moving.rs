@@ -1,6 +1,7 @@
 //! What it costs to move, copy and give up pages, and what happens where memory is short.
 
 use super::*;
+use crate::Schedule;
 
 #[test]
 fn a_fixed_cost_is_paid_for_each_move() {
@@ -262,4 +263,47 @@ fn nodes_fill_up() {
     let misses: Vec<Miss> = (0..3).map(|page| load(0, page)).collect();
     let outcome = one(&each(3, &[0], &misses), &full, job("first-touch", &[]));
     assert_eq!((outcome.local, outcome.remote()), (2, 1));
+}
+
+/// Node 1 gets a copy of node 0's page, and then a thread that has used node 0's.
+#[test]
+fn a_thread_that_moves_keeps_its_copy_until_the_page_is_processed() {
+    let threads = vec![
+        thread(0, 0, 0, batch(vec![load(3000, 0); 1000], vec![])),
+        thread(1, 1, 0, batch(vec![load(3000, 0); 200], vec![])),
+    ];
+    let trace = trace(1, threads);
+    let moved = |machine: &str| {
+        let moves = "[[move]]\nthread = 0\nat_ns = 5_000_000\ncpu = 1\n";
+        let mut job = job("migrate-replicate", &[]);
+        job.schedule = Schedule::from_toml(moves, "s.toml")
+            .expect("schedule")
+            .into();
+        one(&trace, &preset(machine).expect("preset"), job)
+    };
+    let outcome = moved("flash-8-contended");
+    assert_eq!((outcome.replicated, outcome.migrated), (1, 0));
+    // Node 1's count stands at 200: at 256 the page is hot once more, and 500 us later it is processed.
+    let remote = outcome.threads[0].remote;
+    assert!((56..120).contains(&remote), "{remote}");
+    let steps = preset("flash-8-contended").expect("preset").moves.steps;
+    let mapping_ns = steps.expect("steps").mapping_replica_ns;
+    let split = outcome.move_split.expect("it has steps");
+    near(split.mapping_ns, 2.0 * mapping_ns, 1e-9);
+    // Where moves have a fixed cost, a thread uses the nearest copy at once.
+    let outcome = moved("flash-8");
+    assert_eq!((outcome.replicated, outcome.threads[0].remote), (1, 0));
+}
+
+#[test]
+fn a_page_that_another_cpu_is_moving_is_ignored() {
+    let machine = preset("flash-8-contended").expect("preset");
+    // Nodes 1 and 2 find the page hot at the same time, and again after as many misses.
+    let replicas = |misses: usize| {
+        let reader =
+            |cpu: u32, misses| thread(cpu, cpu, 0, batch(vec![load(3000, 0); misses], vec![]));
+        let threads = vec![reader(0, 1000), reader(1, misses), reader(2, misses)];
+        one(&trace(1, threads), &machine, job("migrate-replicate", &[])).replicated
+    };
+    assert_eq!((replicas(240), replicas(400)), (1, 2));
 }

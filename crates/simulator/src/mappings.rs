@@ -1,0 +1,48 @@
+//! Which copy of a page a thread's page table leads to.
+
+/// By page and thread, the copy in use. Verghese §8.3: "When a process is rescheduled to a different node, which has a local
+/// copy of a page, it may take a while before the page-table entry is changed to reflect this. Currently we only change
+/// mappings when a page or one of its replicas is processed after crossing the trigger threshold."
+pub(crate) struct Mappings {
+    threads: usize,
+    /// A row of threads for each page.
+    copies: Vec<u8>,
+}
+
+/// The thread has not used the page since it was last processed.
+const NONE: u8 = u8::MAX;
+
+impl Mappings {
+    pub fn new(pages: usize, threads: usize) -> Self {
+        Self {
+            threads,
+            copies: vec![NONE; pages * threads],
+        }
+    }
+
+    fn row(&mut self, page: u32) -> &mut [u8] {
+        let start = page as usize * self.threads;
+        &mut self.copies[start..start + self.threads]
+    }
+
+    /// The copy that a thread uses: the nearest one, unless it has used another of them since the page was last processed.
+    #[inline]
+    pub fn copy(&mut self, page: u32, thread: usize, nearest: u16, copies: u64) -> u16 {
+        let mapped = &mut self.row(page)[thread];
+        if *mapped == NONE || copies >> *mapped & 1 == 0 {
+            *mapped = nearest as u8;
+        }
+        (*mapped).into()
+    }
+
+    /// Does a thread use another copy than that of `node`?
+    pub fn leads_elsewhere(&mut self, page: u32, thread: usize, node: u16) -> bool {
+        let mapped = self.row(page)[thread];
+        mapped != NONE && u16::from(mapped) != node
+    }
+
+    /// The page is processed: from now on each thread uses the copy that is nearest to it.
+    pub fn process(&mut self, page: u32) {
+        self.row(page).fill(NONE);
+    }
+}
