@@ -55,6 +55,13 @@ pub(super) fn warnings(
             counted(summary.records.incomplete, "place")
         ));
     }
+    if summary.records.unknown_sources > 0 {
+        warnings.push(format!(
+            "{} with a data_src that this version of nearpage does not know, so what served them is unknown; the last is {:#x}",
+            counted(summary.records.unknown_sources, "sample"),
+            summary.records.unknown_source
+        ));
+    }
     if summary.records.left_out > 0 {
         warnings.push(format!(
             "{} left out that nobody asked for (--range, --object, --event)",
