@@ -94,7 +94,7 @@ pub enum MachineCommand {
         #[command(flatten)]
         output: MachineForm,
     },
-    /// List the presets: year, nodes, CPUs, how much slower the farthest memory is, bandwidths, what is assumed
+    /// List the presets: nodes, CPUs, how much slower the farthest memory is, year, what is assumed
     List {
         /// Print the list as JSON
         #[arg(long)]
