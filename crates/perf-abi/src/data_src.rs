@@ -468,12 +468,10 @@ mod tests {
             fields(OP_LOAD, LEVEL_HIT, RAM, 1, 5),
             known | 16 << 46,
             known | 1 << 51,
-            known | 1 << 63,
         ] {
             let source = DataSource(later);
             assert!(source.is_undecoded(), "{later:#x}");
             assert_eq!(source.level(), Level::Unknown, "{later:#x}");
-            assert_eq!(source.operation(), Some(Operation::Load));
         }
     }
 

@@ -1,3 +1,5 @@
+//! Over 500 lines: a test for each way in which gathered trees differ, over the same helpers.
+
 use proptest::prelude::*;
 
 use super::*;

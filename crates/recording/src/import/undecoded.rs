@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn words_are_counted_and_few_are_named() {
         let mut undecoded = Undecoded::default();
-        undecoded.take(DataSource(0x68_1001_42));
+        undecoded.take(DataSource(0x6810_0142));
         assert_eq!(undecoded.note(), None);
         for word in 0..10 {
             for _ in 0..=word {
