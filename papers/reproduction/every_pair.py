@@ -199,7 +199,7 @@ most decisions, and no page is out before its sixth collapse. On `carrefour-b` 7
 of it ("even with very infrequent writes, e.g., one in 1000 accesses, the collapse overhead could be prohibitively high") and counts on the 95 % for it: here one miss in 50 is a store. Its programs last minutes; six collapses of 1,000 pages are two
 seconds of them, and here twenty times the run.
 
-Changed after first results: `opteron-4` had no bandwidth, so that plans were made for the one that nearpage assumes then, and judged without any (`cg` lost 10 %); it now has that of the first Opterons. Moves on `altix-4`, `opteron-4`, `intel32`, `epyc-8` and `xeon-2` took 350 µs
+Changed after first results: `opteron-4` had no bandwidth, so that plans were made for the one that nearpage assumes then, and judged without any (`cg` lost 10 %); it now has that of the first Opterons. Bandwidths of `altix-4`, `amd48`, `intel32` and of memory on `smile-4`, and links of `opteron-4` and `epyc-8`, came on 2026-11-27, after these results, which have no limit there. Moves on `altix-4`, `opteron-4`, `intel32`, `epyc-8` and `xeon-2` took 350 µs
 until 2026-11-24, which no paper says of them ([why](../benches/results/2026-11-24-longer.md)). Online `auto` looked at the load every millisecond until 2026-11-25, every quarter of one since (`check_ns`; what a look takes is not simulated): in the mean of the 300 pairs it takes 94.8 % of first
 touch's time for 95.1, none is behind first touch with either, and `fft` on `smile-4` is no longer far behind (it was by 59 %), `mg` on `altix-4` further (15 % for 8) ([other values](../benches/results/2026-11-24-looked-after.md)).
 """

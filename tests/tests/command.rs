@@ -407,11 +407,17 @@ fn a_plan_is_autos_unless_told_and_says_what_it_assumed() {
         let finished = case.nearpage([&words[..], &[machine]].concat());
         json(&finished.success())["plans"][0].clone()
     };
-    let unmeasured = plan("opteron-4");
+    let nodes = [0, 1].map(|node| format!("[[node]]\nid = {node}\ncpus = \"{node}\"\n"));
+    let nodes = nodes.concat();
+    case.write(
+        "m.toml",
+        format!("name = \"unmeasured\"\npage_bytes = 4096\n{nodes}"),
+    );
+    let unmeasured = plan("m.toml");
     assert_eq!(unmeasured["policy"], "auto");
     let assumed = unmeasured["assumed"].as_str().unwrap();
     assert!(
-        assumed.starts_with("no bandwidths are known of opteron-4")
+        assumed.starts_with("no bandwidths are known of unmeasured")
             && assumed.ends_with("`nearpage machine measure`"),
         "{assumed}"
     );

@@ -133,7 +133,20 @@ fn presets_are_listed_with_what_is_assumed() {
             machine["far_to_near"].as_f64().expect("a number") >= 1.0,
             "{name}"
         );
+        assert!(machine["year"].as_u64().is_some(), "{name}");
+        let is_without_contention = ["flash-8", "now-8"].contains(&name);
+        let limit = machine["node_bandwidth_bytes_per_s"].as_f64();
+        assert_eq!(limit.is_none(), is_without_contention, "{name}");
     }
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name));
+    assert!(
+        line("amd48").is_some_and(|line| line.contains("14.4    6.4-12.8")),
+        "{text}"
+    );
+    assert!(
+        line("flash-8 ").is_some_and(|line| line.contains("no limit    no limit")),
+        "{text}"
+    );
     assert!(
         text.contains("epyc-8: the latency of the other socket's memory is assumed"),
         "{text}"

@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use roxmltree::{Document, Node as Element, ParsingOptions};
 
+use crate::sysfs::caches_left_out;
 use attributes::{cpuset, number};
 use matrices::{distances, memory_attributes};
 
@@ -117,7 +118,7 @@ fn read(document: &Document, origin: &str) -> Result<Machine, Problem> {
         return problem(root, format!("more than {NODES_MAX} NUMA nodes"));
     }
     let (nodes, homeless) = nodes(&numa, &elements)?;
-    let notes = match homeless.as_slice() {
+    let mut notes = match homeless.as_slice() {
         [] => Vec::new(),
         _ => vec![format!(
             "CPUs {homeless} belong to no node and are left out"
@@ -141,7 +142,7 @@ fn read(document: &Document, origin: &str) -> Result<Machine, Problem> {
         }
     }
     cores.sort();
-    let caches = caches(&objects, &cpus)?;
+    let caches = caches(&objects, &cpus, &mut notes)?;
     let mut page_sizes = page_sizes(root)?.into_iter();
 
     let mut machine = Machine {
@@ -291,16 +292,25 @@ fn hidden_node(cpu: Element, all: &CpuList) -> Result<Option<NodeId>, Problem> {
     Ok(None)
 }
 
-/// Each kind of cache once.
-fn caches(objects: &[Element], cpus: &CpuList) -> Result<Vec<Cache>, Problem> {
+/// Each kind of cache once. Notes those that are left out, as hwloc writes 0 for what it does not know.
+fn caches(
+    objects: &[Element],
+    cpus: &CpuList,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Cache>, Problem> {
     let mut caches: Vec<Cache> = Vec::new();
+    let mut left_out = BTreeSet::new();
     for &object in objects {
-        if let Some(cache) = cache(object, cpus)?
-            && !caches.contains(&cache)
-        {
+        let Some(cache) = cache(object, cpus)? else {
+            continue;
+        };
+        if cache.size_bytes == 0 || cache.line_bytes == 0 {
+            left_out.insert(cache.level);
+        } else if !caches.contains(&cache) {
             caches.push(cache);
         }
     }
+    notes.extend(caches_left_out(&left_out));
     caches.sort_by_key(|cache| (cache.level, cache.kind as u8));
     Ok(caches)
 }
@@ -368,7 +378,5 @@ fn cache(object: Element, cpus: &CpuList) -> Result<Option<Cache>, Problem> {
         shared_by_cpus: cpuset(object, "cpuset", cpus)?.as_slice().len() as u32,
         latency_ns: None,
     };
-    // hwloc writes 0 for what it does not know.
-    let known = cache.size_bytes > 0 && cache.line_bytes > 0 && cache.shared_by_cpus > 0;
-    Ok(known.then_some(cache))
+    Ok((cache.shared_by_cpus > 0).then_some(cache))
 }

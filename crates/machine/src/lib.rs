@@ -202,7 +202,7 @@ pub struct Machine {
     /// Where the figures come from, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// The year in which machines of this kind came out.
+    /// The year in which machines of this kind came out, or were described.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub year: Option<u16>,
     /// What is assumed of it, missing or left out, in words.

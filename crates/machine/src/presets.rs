@@ -115,19 +115,106 @@ mod tests {
         }
     }
 
+    /// Their paper has no contention, by its own words.
+    const WITHOUT_CONTENTION: [&str; 2] = ["flash-8", "now-8"];
+
     #[test]
-    fn every_preset_has_a_bandwidth_of_its_memory_or_says_that_it_has_none() {
+    fn every_preset_has_a_bandwidth_of_every_node_and_between_any_two() {
         for name in PRESET_NAMES {
             let machine = preset(name).expect(name);
             let timing = machine.timing().expect(name);
-            let notes = machine.notes.join(" ");
-            assert!(
-                timing.memory_bandwidth_bytes_per_s.is_some()
-                    || notes.contains("no bandwidths")
-                    || notes.contains("no limit"),
-                "{name}: {notes}"
+            let limits = (
+                timing.node_bandwidth_bytes_per_s(),
+                timing.link_bandwidth_bytes_per_s(),
             );
+            if WITHOUT_CONTENTION.contains(&name) {
+                assert_eq!(limits, (None, None), "{name}");
+                let is_said = |note: &String| note.contains("no contention (section 8.3)");
+                assert!(machine.notes.iter().any(is_said), "{name}");
+                continue;
+            }
+            assert!(limits.0.is_some(), "{name}");
+            // Of requests to other nodes it is the two nodes' directories that limit.
+            if timing.directory_ns > 0.0 {
+                continue;
+            }
+            for (cpu, memory) in pairs(&machine) {
+                let way = &timing.routes[memory][cpu];
+                assert!(!way.is_empty(), "{name}: from {memory} to {cpu}");
+            }
         }
+    }
+
+    /// Positions of nodes with CPUs, each with those of all others.
+    fn pairs(machine: &Machine) -> impl Iterator<Item = (usize, usize)> {
+        let nodes = 0..machine.nodes.len();
+        let pairs = nodes
+            .clone()
+            .flat_map(move |cpu| nodes.clone().map(move |memory| (cpu, memory)));
+        pairs.filter(|&(cpu, memory)| cpu != memory && !machine.nodes[cpu].cpus.is_empty())
+    }
+
+    #[test]
+    fn every_figure_of_a_preset_has_a_source_or_is_marked_as_assumed() {
+        for name in PRESET_NAMES {
+            // What a comment is about: the key or the table below it, and tables of the same kind right after that.
+            let (mut comment, mut of_last) = (String::new(), String::new());
+            let in_table = |line: &str| line.starts_with('[');
+            let mut is_in_table = false;
+            for line in text(name).expect(name).lines() {
+                let words = line.strip_prefix('#').map(str::trim);
+                let key = line.split([' ', '=']).next().unwrap_or_default();
+                is_in_table |= in_table(line);
+                match words {
+                    Some(words) => comment = comment + " " + words,
+                    None if line.is_empty() => comment.clear(),
+                    None if in_table(line) || (!is_in_table && HAS_FIGURES.contains(&key)) => {
+                        assert!(
+                            names_a_source(&comment) || of_last == key,
+                            "{name}: {key}: {comment}"
+                        );
+                        comment.clear();
+                        of_last = key.to_owned();
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// Keys of a machine file before its first table.
+    const HAS_FIGURES: [&str; 5] = [
+        "page_bytes",
+        "latency_ns",
+        "distance",
+        "directed_distance",
+        "cores",
+    ];
+
+    /// A place in a paper, a document's name or number, a program's output, or that it is assumed.
+    fn names_a_source(comment: &str) -> bool {
+        const SOURCES: [&str; 19] = [
+            "ASSUM",
+            "ection",
+            "Table",
+            "Figure",
+            "page",
+            "paper",
+            "manual",
+            "AMD",
+            "Intel",
+            "AnandTech",
+            "Dell",
+            "hwloc",
+            "same file",
+            "same matrix",
+            "numactl",
+            "`Measuring",
+            ".com",
+            ".org",
+            "as above",
+        ];
+        SOURCES.iter().any(|source| comment.contains(source))
     }
 
     #[test]

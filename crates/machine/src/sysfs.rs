@@ -16,7 +16,7 @@ use std::path::Path;
 use crate::tree::Tree;
 use crate::{Bandwidth, CpuId, CpuList, Error, Machine, Node, NodeId, TransparentHugePages};
 
-pub(crate) use cpus::online;
+pub(crate) use cpus::{caches_left_out, online};
 
 /// Where nobody says it: the page of most machines.
 const PAGE_BYTES_USUAL: u64 = 4096;
@@ -131,7 +131,7 @@ fn from_tree(tree: &Tree, name: String) -> Result<Machine, Error> {
             "CPUs {left_out} belong to no node and are left out"
         ));
     }
-    let (caches, cores) = cpus::caches_and_cores(tree, &placed)?;
+    let (caches, cores) = cpus::caches_and_cores(tree, &placed, &mut notes)?;
     let memory_caches = nodes::memory_caches(tree, &nodes)?;
     let cpu_kinds = cpus::kinds(tree, &placed)?;
     let devices = devices::of(tree, &nodes);

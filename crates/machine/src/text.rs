@@ -381,10 +381,14 @@ mod tests {
         let text = preset("opteron-4").expect("preset").to_text(80);
         let expected = "\
 opteron-4: 4 nodes, 4 CPUs
-source: Marathe, Thakkar, Mueller 2010, Table 2
+source: Marathe, Thakkar, Mueller 2010, section 9.2 and Table 2; AMD's page on
+  the Opteron's memory, cpu-world.com on its links
 note: caches are assumed to be those of other Opterons with one core: the paper
   does not name the model
-note: no bandwidths, clock or sizes of memory are known
+note: the kind of memory is assumed: two channels of PC2700, 5.3 GB/s to a node
+note: the clock of the links is assumed: 16 bits at 800 MHz and both edges, 3.2
+  GB/s each way
+note: the clock and the sizes of memory are not known
 pages: 4 KiB, huge 2 MiB
 
 node 0: CPUs 0
@@ -402,6 +406,11 @@ latency in ns (rows: CPU's node, columns: memory's)
 L1d: 64 KiB, lines of 64 B, 2 ways, shared by 1 CPU
 L1i: 64 KiB, lines of 64 B, 2 ways, shared by 1 CPU
 L2: 1 MiB, lines of 64 B, 16 ways, shared by 1 CPU
+5.3 GB/s from a node's memory
+link 0-1: 3.2 GB/s each way
+link 1-2: 3.2 GB/s each way
+link 2-3: 3.2 GB/s each way
+link 3-0: 3.2 GB/s each way
 ";
         assert_eq!(text, expected);
     }

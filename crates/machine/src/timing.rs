@@ -151,6 +151,21 @@ impl Timing {
     pub fn run_ahead_instructions(&self) -> u64 {
         u64::from(self.window_instructions) * u64::from(self.outstanding_misses > 1)
     }
+
+    /// Bytes per second that a node's memory gives at most: what its controller serves, or its directory. `None`: no limit.
+    pub fn node_bandwidth_bytes_per_s(&self) -> Option<f64> {
+        let of_directory = f64::from(self.line_bytes) / self.directory_ns * 1e9;
+        let of_directory = Some(of_directory).filter(|bytes_per_s| bytes_per_s.is_finite());
+        let limits = [self.memory_bandwidth_bytes_per_s, of_directory].into_iter();
+        limits.flatten().min_by(f64::total_cmp)
+    }
+
+    /// Bytes per second of the narrowest link and of the widest. `None`: the network has no limit.
+    pub fn link_bandwidth_bytes_per_s(&self) -> Option<[f64; 2]> {
+        let mut rates: Vec<f64> = self.links.iter().map(|link| link.2).collect();
+        rates.sort_by(f64::total_cmp);
+        Some([*rates.first()?, *rates.last()?])
+    }
 }
 
 impl Machine {

@@ -157,6 +157,16 @@ fn trees_say_what_is_special_about_them() {
         .map(|kind| kind.cpus.len())
         .collect();
     assert_eq!(kinds, [12, 8]);
+    let shared = |name: &str, level: u8| {
+        let machine = tree(name);
+        let mut caches = machine.caches.iter().rev();
+        let cache = caches.find(|cache| cache.level == level).expect("a cache");
+        (cache.associativity, cache.shared_by_cpus)
+    };
+    // As hwloc has them.
+    assert_eq!(shared("128arm-2pa2n8cluster4co", 3), (128, 32));
+    assert_eq!(shared("64amd64-4s2n4ca2co", 2), (16, 2));
+    assert_eq!(shared("8ia64-2s2c2t", 3), (9, 2));
     let rated = tree("fakememinitiators-1np2c+1npp+gi");
     assert!(rated.latency_ns.is_some() && rated.bandwidth.read_bytes_per_s.is_some());
     for (name, words) in [
@@ -167,6 +177,7 @@ fn trees_say_what_is_special_about_them() {
         ("fakeheterocpunuma", "CPUs 4-7 belong to no node"),
         ("8ia64-2s2c2t", "distances below 10"),
         ("128ia64-17n4s2c", "no caches"),
+        ("nvidiagpunumanodes", "no size of lines is known of L2, L3"),
     ] {
         let notes = tree(name).notes;
         assert!(

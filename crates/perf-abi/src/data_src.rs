@@ -4,11 +4,14 @@
 //! ```text
 //! bits   0–4 mem_op    5–18 mem_lvl   19–23 mem_snoop  24–25 mem_lock  26–32 mem_dtlb
 //!      33–36 mem_lvl_num  37 mem_remote  38–39 mem_snoopx  40–42 mem_blk  43–45 mem_hops
+//!      46–50 mem_region
 //! ```
 //!
 //! `mem_lvl_num`, `mem_remote` and `mem_hops` say it better where a kernel (4.14 and later) fills
 //! them in; `mem_lvl` is a bit for each level that may have served the access. Of snoops only
-//! those that another core's cache answered on Arm are decoded, and of the TLBs only whether they missed.
+//! those that another core's cache answered on Arm are decoded, of the TLBs only whether they missed, and of regions (Linux
+//! 7.0 and later, Intel's Diamond Rapids) only whether they are devices'. A later kernel's values make a word that is
+//! [undecoded](DataSource::is_undecoded): its level is unknown.
 
 /// Values of the fields above.
 const OP_LOAD: u64 = 0x02;
@@ -36,6 +39,8 @@ pub mod level_number {
     pub const L4: u64 = 0x4;
     pub const L2_MISS_HANDLING: u64 = 0x5;
     pub const MEMORY_SIDE_CACHE: u64 = 0x6;
+    /// Intel's Panther Cove has a level before the first.
+    pub const L0: u64 = 0x7;
     pub const CXL: u64 = 0x9;
     pub const ANY_CACHE: u64 = 0xb;
     pub const LINE_FILL_BUFFER: u64 = 0xc;
@@ -46,6 +51,14 @@ pub mod level_number {
 
 /// `mem_hops`: another core of the same node.
 const HOPS_SAME_NODE: u64 = 1;
+/// The farthest: another board.
+const HOPS_MAX: u64 = 4;
+/// `mem_region`: registers of devices.
+const REGION_DEVICES: u64 = 7;
+/// The last of eight regions of memory.
+const REGION_MAX: u64 = 15;
+/// Where `mem_region` ends.
+const BITS: u32 = 51;
 /// `mem_snoopx`: a cache of another core had the data.
 const SNOOP_PEER: u64 = 2;
 
@@ -127,16 +140,32 @@ impl DataSource {
         }
     }
 
+    /// Does the word say something that this module does not know, as a later kernel's may?
+    pub fn is_undecoded(self) -> bool {
+        self.hops() > HOPS_MAX || self.region() > REGION_MAX || self.0 >> BITS != 0
+    }
+
+    fn hops(self) -> u64 {
+        self.0 >> 43 & 7
+    }
+
+    fn region(self) -> u64 {
+        self.0 >> 46 & 0x1f
+    }
+
     /// What served the access.
     pub fn level(self) -> Level {
         use level_number::*;
         let levels = self.0 >> 5 & 0x3fff;
+        if self.is_undecoded() || self.region() == REGION_DEVICES {
+            return Level::Unknown;
+        }
         if levels & LEVEL_MISS != 0 && levels & LEVEL_HIT == 0 {
             // The data was not at this level; the record does not say where it was.
             return Level::Unknown;
         }
         let remote = self.0 >> 37 & 1 != 0;
-        let cache = match (remote, self.0 >> 43 & 7) {
+        let cache = match (remote, self.hops()) {
             (false, _) | (true, HOPS_SAME_NODE) => Level::L3,
             (true, _) => Level::RemoteCache,
         };
@@ -145,10 +174,12 @@ impl DataSource {
             // perf's word for stores on Neoverse, of which the hardware does not say what served them.
             ANY_CACHE if levels & LEVEL_NOT_AVAILABLE != 0 => Level::Unknown,
             L1 | L2 if peer => cache,
-            L1 => Level::L1,
+            L0 | L1 => Level::L1,
             L2 | L2_MISS_HANDLING => Level::L2,
             L3 | ANY_CACHE => cache,
             LINE_FILL_BUFFER => Level::LineFillBuffer,
+            // Arm's word for another socket: a cache of a core there, of whichever level.
+            NOT_AVAILABLE if remote && peer => Level::RemoteCache,
             L4 | MEMORY_SIDE_CACHE | RAM | PERSISTENT | CXL if remote => Level::RemoteMemory,
             L4 | MEMORY_SIDE_CACHE | RAM | PERSISTENT | CXL => Level::LocalMemory,
             _ => by_bits(levels),
@@ -310,6 +341,27 @@ mod tests {
                 load_hit(0x80, RAM, 0, 0, SNOOP_NONE),
                 Level::LocalMemory,
             ),
+            // Linux 6.14 and later.
+            (
+                "Neoverse: N/A, Peer, from another socket",
+                fields(OP_LOAD, LEVEL_NOT_AVAILABLE, NOT_AVAILABLE, 1, 0) | PEER,
+                Level::RemoteCache,
+            ),
+            (
+                "HiSilicon: Remote Any cache, HitM or Peer",
+                fields(OP_LOAD, 0x800, ANY_CACHE, 1, 0) | SNOOP_HITM | PEER,
+                Level::RemoteCache,
+            ),
+            (
+                "HiSilicon: L2 hit, HitM or Peer",
+                load_hit(0x20, L2, 0, 0, SNOOP_HITM | PEER),
+                Level::L3,
+            ),
+            (
+                "generic: L3 miss",
+                fields(OP_LOAD, 0x40 | LEVEL_MISS, L3, 0, 0),
+                Level::Unknown,
+            ),
             (
                 "Neoverse: a store, N/A",
                 fields(OP_STORE, LEVEL_NOT_AVAILABLE, ANY_CACHE, 0, 0),
@@ -370,6 +422,57 @@ mod tests {
                 Level::LocalMemory,
             ),
         ]);
+    }
+
+    /// As `pnc_latency_data` of arch/x86/events/intel/ds.c writes them for Panther Cove and Diamond Rapids.
+    #[test]
+    fn words_with_regions() {
+        use level_number::*;
+        const REGION: u32 = 46;
+        levels_are(&[
+            ("L0 hit", load_hit(0, L0, 0, 0, SNOOP_NONE), Level::L1),
+            (
+                "L3 hit, the node's shared cache",
+                load_hit(0x40, L3, 0, 0, SNOOP_HIT) | 2 << REGION,
+                Level::L3,
+            ),
+            (
+                "Remote L3 hit, HitM, another's cache",
+                load_hit(0x440, L3, 1, 0, SNOOP_HITM) | 6 << REGION,
+                Level::RemoteCache,
+            ),
+            (
+                "RAM hit, memory region 0",
+                load_hit(0x80, RAM, 0, 0, SNOOP_HIT) | 8 << REGION,
+                Level::LocalMemory,
+            ),
+            (
+                "Remote RAM hit, memory region 7",
+                load_hit(0x100, RAM, 1, 0, SNOOP_HIT) | 15 << REGION,
+                Level::RemoteMemory,
+            ),
+            (
+                "RAM hit, registers of devices",
+                load_hit(0, RAM, 0, 0, SNOOP_HIT) | 7 << REGION,
+                Level::Unknown,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn what_a_later_kernel_says_is_undecoded() {
+        use level_number::*;
+        let known = load_hit(0x80, RAM, 1, 4, SNOOP_HIT) | 15 << 46;
+        assert!(!DataSource(known).is_undecoded());
+        for later in [
+            fields(OP_LOAD, LEVEL_HIT, RAM, 1, 5),
+            known | 16 << 46,
+            known | 1 << 51,
+        ] {
+            let source = DataSource(later);
+            assert!(source.is_undecoded(), "{later:#x}");
+            assert_eq!(source.level(), Level::Unknown, "{later:#x}");
+        }
     }
 
     #[test]

@@ -69,6 +69,10 @@ pub struct RecordCounts {
     /// Stretches of hardware samples (Arm SPE) that are not whole: memory was full, or samples
     /// came too close to each other.
     pub incomplete: u64,
+    /// Hardware samples with a data source of which this version does not know all.
+    pub unknown_sources: u64,
+    /// The last of these, as the kernel wrote it.
+    pub unknown_source: u64,
     /// Accesses to other addresses than those that are wanted, or that were no such event.
     pub left_out: u64,
     /// Bytes that were no records.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use nearpage_machine::{Machine, PRESET_NAMES, preset, wrap};
+use nearpage_machine::{Fault, Machine, PRESET_NAMES, preset, wrap};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -28,7 +28,11 @@ struct Listed {
     cpus: usize,
     /// Latency (or distance) of the farthest memory, as a multiple of the nearest for the same CPUs; the greatest of all nodes.
     far_to_near: f64,
-    /// The year in which machines of this kind came out; null: not known.
+    /// Bytes per second that a node's memory gives at most; null: no limit.
+    node_bandwidth_bytes_per_s: Option<f64>,
+    /// Bytes per second and direction of the narrowest link between nodes and of the widest; null: no limit.
+    link_bandwidth_bytes_per_s: Option<[f64; 2]>,
+    /// The year in which machines of this kind came out, or were described; null: not known.
     year: Option<u16>,
     /// What is assumed of it, missing or left out.
     notes: Vec<String>,
@@ -36,17 +40,35 @@ struct Listed {
     source: String,
 }
 
-impl From<Machine> for Listed {
-    fn from(machine: Machine) -> Self {
-        Self {
+impl TryFrom<Machine> for Listed {
+    type Error = Fault;
+
+    fn try_from(machine: Machine) -> Result<Self, Fault> {
+        let timing = machine.timing()?;
+        Ok(Self {
             nodes: machine.nodes.len(),
             cpus: machine.cpus().as_slice().len(),
             far_to_near: machine.far_to_near(),
+            node_bandwidth_bytes_per_s: timing.node_bandwidth_bytes_per_s(),
+            link_bandwidth_bytes_per_s: timing.link_bandwidth_bytes_per_s(),
             name: machine.name,
             year: machine.year,
             notes: machine.notes,
             source: machine.source,
-        }
+        })
+    }
+}
+
+/// In GB/s; a range where the two differ.
+fn gigabytes(limits: Option<[f64; 2]>) -> String {
+    let one = |bytes_per_s: f64| match bytes_per_s < 1e9 {
+        true => format!("{:.2}", bytes_per_s / 1e9),
+        false => format!("{:.1}", bytes_per_s / 1e9),
+    };
+    match limits {
+        None => "no limit".to_owned(),
+        Some([least, most]) if least == most => one(least),
+        Some([least, most]) => format!("{}-{}", one(least), one(most)),
     }
 }
 
@@ -54,8 +76,8 @@ pub fn main(json: bool) -> anyhow::Result<ExitCode> {
     let machines: Vec<Listed> = PRESET_NAMES
         .into_iter()
         .filter_map(preset)
-        .map(Listed::from)
-        .collect();
+        .map(Listed::try_from)
+        .collect::<Result<_, Fault>>()?;
     if json {
         json::print(&MachineList {
             version: nearpage_recording::JSON_VERSION,
@@ -68,15 +90,23 @@ pub fn main(json: bool) -> anyhow::Result<ExitCode> {
         .map(|machine| machine.name.len())
         .max()
         .unwrap_or(0);
-    let mut text = format!("{:<width$}  year  nodes  CPUs  far/near\n", "name");
+    let mut text = format!(
+        "{:<width$}  year  nodes  CPUs  far/near  memory GB/s  links GB/s\n",
+        "name"
+    );
     for machine in &machines {
         let year = machine
             .year
             .map_or_else(|| "-".to_owned(), |year| year.to_string());
         let _ = writeln!(
             text,
-            "{:<width$}  {year:>4}  {:>5}  {:>4}  {:>8.2}",
-            machine.name, machine.nodes, machine.cpus, machine.far_to_near
+            "{:<width$}  {year:>4}  {:>5}  {:>4}  {:>8.2}  {:>11}  {:>10}",
+            machine.name,
+            machine.nodes,
+            machine.cpus,
+            machine.far_to_near,
+            gigabytes(machine.node_bandwidth_bytes_per_s.map(|limit| [limit; 2])),
+            gigabytes(machine.link_bandwidth_bytes_per_s),
         );
     }
     text.push('\n');

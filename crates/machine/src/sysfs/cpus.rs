@@ -49,12 +49,14 @@ pub(crate) fn online(tree: &Tree, notes: &mut Vec<String>) -> Result<CpuList, Er
     Ok(online)
 }
 
-/// Each kind of cache once, and the cores that have several of these CPUs.
+/// Each kind of cache once, and the cores that have several of these CPUs. Notes caches that are left out.
 pub(super) fn caches_and_cores(
     tree: &Tree,
     cpus: &CpuList,
+    notes: &mut Vec<String>,
 ) -> Result<(Vec<Cache>, Vec<Vec<CpuId>>), Error> {
     let mut caches: Vec<Cache> = Vec::new();
+    let mut left_out = BTreeSet::new();
     let mut cores: BTreeMap<CpuId, Vec<CpuId>> = BTreeMap::new();
     let mut on_a_core = BTreeSet::new();
     // CPUs whose cache of an index was read with that of another CPU that shares it.
@@ -65,9 +67,12 @@ pub(super) fn caches_and_cores(
             if read.contains(&(index, cpu)) {
                 continue;
             }
-            if let Some((cache, shared)) = cache_of(tree, &cache, cpus)? {
+            if let Some((cache, shared)) = cache_of(tree, &cache, &folder, cpus)? {
                 read.extend(shared.into_iter().map(|cpu| (index, cpu)));
-                if !caches.contains(&cache) {
+                // Firmware may say nothing of them, or 0.
+                if cache.size_bytes == 0 || cache.line_bytes == 0 || cache.level == 0 {
+                    left_out.insert(cache.level);
+                } else if !caches.contains(&cache) {
                     caches.push(cache);
                 }
             }
@@ -86,6 +91,9 @@ pub(super) fn caches_and_cores(
         }
     }
     caches.sort_by_key(|cache| (cache.level, cache.kind as u8));
+    if !tree.is_system() {
+        notes.extend(caches_left_out(&left_out));
+    }
     Ok((caches, cores.into_values().collect()))
 }
 
@@ -100,23 +108,41 @@ fn core_of(tree: &Tree, cpu: &str) -> Result<Option<CpuList>, Error> {
     Ok(None)
 }
 
-/// A cache, and those of these CPUs that share it.
+/// A note about caches of these levels.
+pub(crate) fn caches_left_out(levels: &BTreeSet<u8>) -> Option<String> {
+    let levels: Vec<String> = levels.iter().map(|level| format!("L{level}")).collect();
+    let levels = levels.join(", ");
+    (!levels.is_empty()).then(|| format!("no size of lines is known of {levels}: left out"))
+}
+
+/// A cache of a CPU, and those of these CPUs that share it.
 fn cache_of(
     tree: &Tree,
     folder: &str,
+    cpu: &str,
     cpus: &CpuList,
 ) -> Result<Option<(Cache, Vec<CpuId>)>, Error> {
     // Virtual machines leave out what they do not know.
-    let (Some(level), Some(kind), Some(size_bytes), Some(line_bytes)) = (
+    let (Some(level), Some(kind)) = (
         tree.number(&format!("{folder}/level"))?,
         cache_kind(tree, &format!("{folder}/type"))?,
-        cache_size(tree, &format!("{folder}/size"))?,
-        tree.number(&format!("{folder}/coherency_line_size"))?,
     ) else {
         return Ok(None);
     };
+    let size_bytes = cache_size(tree, &format!("{folder}/size"))?.unwrap_or(0);
+    let line_bytes = tree.number(&format!("{folder}/coherency_line_size"))?;
+    let line_bytes = line_bytes.unwrap_or(0);
+    // Where the two differ, as on AMD's modules under Linux 3, it is the set that is right.
     let shared = format!("{folder}/shared_cpu_");
-    let shared = tree.list_or_map::<CpuId>(&format!("{shared}list"), &format!("{shared}map"))?;
+    let shared = match tree.map::<CpuId>(&format!("{shared}map"))? {
+        Some(shared) => Some(shared),
+        None => tree.list(&format!("{shared}list"))?,
+    };
+    let shared = match shared {
+        // Itanium's kernel leaves it empty where a core has the cache.
+        Some(none) if none.as_slice().is_empty() => core_of(tree, cpu)?,
+        shared => shared,
+    };
     let shared = shared.unwrap_or_default();
     let shared: Vec<CpuId> = shared
         .as_slice()
@@ -129,15 +155,27 @@ fn cache_of(
         kind,
         size_bytes,
         line_bytes,
-        associativity: tree
-            .number(&format!("{folder}/ways_of_associativity"))?
-            .unwrap_or(0),
+        associativity: ways(tree, folder, size_bytes, line_bytes)?,
         shared_by_cpus: shared.len().max(1) as u32,
         latency_ns: None,
     };
-    // Some firmware leaves size or line at 0.
-    let is_known = cache.size_bytes > 0 && cache.line_bytes > 0 && cache.level > 0;
-    Ok(is_known.then_some((cache, shared)))
+    Ok(Some((cache, shared)))
+}
+
+/// Ways of a cache; 0 where they are not known. Some firmware has so few bits for them that they are no part of the size: then
+/// the number of sets says it.
+fn ways(tree: &Tree, folder: &str, size_bytes: u64, line_bytes: u32) -> Result<u32, Error> {
+    let ways = tree.number::<u32>(&format!("{folder}/ways_of_associativity"))?;
+    let ways = ways.unwrap_or(0);
+    let is_part = |ways: u64| ways != 0 && size_bytes % ways == 0;
+    let of_ways = |ways: u64| u64::from(line_bytes).saturating_mul(ways);
+    if ways == 0 || is_part(of_ways(ways.into())) {
+        return Ok(ways);
+    }
+    let sets = tree.number::<u64>(&format!("{folder}/number_of_sets"))?;
+    let of_sets = of_ways(sets.unwrap_or(0));
+    let found = is_part(of_sets).then(|| u32::try_from(size_bytes / of_sets).ok());
+    Ok(found.flatten().unwrap_or(ways))
 }
 
 fn cache_kind(tree: &Tree, path: &str) -> Result<Option<CacheKind>, Error> {

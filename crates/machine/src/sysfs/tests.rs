@@ -1,3 +1,5 @@
+//! Over 500 lines: a test for each way in which gathered trees differ, over the same helpers.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -276,6 +278,76 @@ fn impossible_distances_of_a_gathered_tree_are_left_out() {
         "{:?}",
         machine.notes
     );
+}
+
+/// A file of a cache of CPU 0 or 1 of two, siblings on a core.
+fn with_caches(of_cache: &[(&str, &str)]) -> Machine {
+    let mut files = vec![("sys/devices/system/cpu/online".to_owned(), "0-1".to_owned())];
+    for cpu in ["cpu0", "cpu1"] {
+        let cpu = format!("sys/devices/system/cpu/{cpu}");
+        files.push((format!("{cpu}/topology/thread_siblings"), "3".to_owned()));
+        for (name, text) in of_cache {
+            files.push((format!("{cpu}/cache/{name}"), (*text).to_owned()));
+        }
+    }
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
+    machine(&files)
+}
+
+/// AMD's modules under Linux 3: lists name the CPU alone. Itanium: the set is empty.
+#[test]
+fn sets_say_who_shares_a_cache_where_lists_do_not() {
+    for (map, list, shared) in [("3", "0", 2), ("0", "", 2), ("1", "0-1", 1)] {
+        let machine = with_caches(&[
+            ("index0/level", "2"),
+            ("index0/type", "Unified"),
+            ("index0/size", "2048K"),
+            ("index0/coherency_line_size", "64"),
+            ("index0/shared_cpu_map", map),
+            ("index0/shared_cpu_list", list),
+        ]);
+        assert_eq!(machine.caches[0].shared_by_cpus, shared, "{map} {list}");
+    }
+}
+
+/// HiSilicon's firmware has four bits for the ways.
+#[test]
+fn ways_that_are_no_part_of_a_cache_follow_from_its_sets() {
+    let ways = |ways: &str, sets: &str| {
+        let machine = with_caches(&[
+            ("index3/level", "3"),
+            ("index3/type", "Unified"),
+            ("index3/size", "32768K"),
+            ("index3/coherency_line_size", "128"),
+            ("index3/ways_of_associativity", ways),
+            ("index3/number_of_sets", sets),
+        ]);
+        machine.caches[0].associativity
+    };
+    assert_eq!(ways("15", "2048"), 128);
+    assert_eq!(ways("16", "2048"), 16);
+    assert_eq!(ways("0", "2048"), 0);
+    assert_eq!(ways("15", "0"), 15);
+    assert_eq!(ways("15", "18446744073709551615"), 15);
+}
+
+#[test]
+fn caches_whose_lines_have_no_size_are_left_out_with_a_note() {
+    let machine = with_caches(&[
+        ("index2/level", "2"),
+        ("index2/type", "Unified"),
+        ("index2/size", "512K"),
+        ("index2/coherency_line_size", "0"),
+        ("index3/level", "3"),
+        ("index3/type", "Unified"),
+        ("index3/size", "512K"),
+    ]);
+    assert_eq!(machine.caches, []);
+    let note = "no size of lines is known of L2, L3: left out".to_owned();
+    assert!(machine.notes.contains(&note), "{:?}", machine.notes);
 }
 
 /// 64 nodes of 32 CPUs, two to a core, with three levels of caches.

@@ -4,6 +4,7 @@ use nearpage_machine::{CpuId, Machine};
 use nearpage_perf_abi::{Map, Sideband};
 use rustc_hash::FxHashMap;
 
+use super::undecoded::Undecoded;
 use super::{EventKind, Record, RecordBody, Sample, page_node};
 use crate::{Access, AccessBatch, AccessKind, Event, Resolution, SampleCounts, ThreadIndex};
 
@@ -20,6 +21,7 @@ pub(super) struct Follower<'a> {
     all: Vec<SampleCounts>,
     lost: u64,
     without_cpu: bool,
+    undecoded: Undecoded,
     /// Samples of page faults.
     pub faults: u64,
     pub batch: AccessBatch,
@@ -38,6 +40,7 @@ impl<'a> Follower<'a> {
             all: Vec::new(),
             lost: 0,
             without_cpu: false,
+            undecoded: Undecoded::default(),
             faults: 0,
             batch: AccessBatch::default(),
             events: Vec::new(),
@@ -172,6 +175,7 @@ impl<'a> Follower<'a> {
             EventKind::Stores => AccessKind::Store,
             EventKind::Loads | EventKind::Faults => AccessKind::Load,
         };
+        self.undecoded.take(sample.data_src);
         let level = sample.data_src.level().into();
         let weight = sample.period as f32;
         self.batch.push(Access {
@@ -224,6 +228,7 @@ impl<'a> Follower<'a> {
                     .to_owned(),
             );
         }
+        notes.extend(self.undecoded.note());
         notes
     }
 }

@@ -12,6 +12,7 @@ mod follow;
 mod layout;
 mod perf_data;
 mod perf_script;
+mod undecoded;
 
 use std::fs::{self, File};
 use std::io;

@@ -451,6 +451,35 @@ fn data_src_is_read_as_each_perf_describes_it() {
     );
 }
 
+/// A word of a kernel that comes later: hops beyond those that there are.
+const LATER: u64 = 0x2 | 0x2 << 5 | 0xd << 33 | 5 << 43;
+
+#[test]
+fn data_sources_that_are_not_known_are_counted_by_word() {
+    let about = |recording: &Recording| {
+        let notes = recording.metadata.notes.iter();
+        let mut notes = notes.filter(|note| note.contains("does not know"));
+        let note = notes.next().cloned();
+        assert_eq!(notes.next(), None);
+        note
+    };
+    let known = "68100142 |OP LOAD|LVL L1 hit|SNP None|TLB N/A|LCK No 9 400170";
+    assert_eq!(about(&imported(printed("412/412", known).as_bytes())), None);
+    let later = format!("{LATER:x} |OP LOAD|LVL N/A|SNP None|TLB N/A|LCK No 9 400170");
+    let lines = printed("412/412", known) + &printed("412/412", &later).repeat(2);
+    let recording = imported(lines.as_bytes());
+    let note = about(&recording).expect("a note");
+    assert!(note.starts_with("2 samples with a data_src"), "{note}");
+    assert!(note.ends_with(&format!("{LATER:#x} (2)")), "{note}");
+    assert_eq!(
+        accesses(&recording).level,
+        [Level::L1, Level::Unknown, Level::Unknown]
+    );
+    let table = format!("time_ns,cpu,address,data_src\n1,0,4096,{LATER}\n2,0,4096,0x68100142\n");
+    let note = about(&imported(table.as_bytes())).expect("a note");
+    assert!(note.starts_with("1 sample with"), "{note}");
+}
+
 #[test]
 fn threads_that_stand_alone_are_of_the_process_that_forked_them() {
     let described = "68100142 |OP LOAD|LVL L1 hit|SNP None|TLB N/A|LCK No 310 400170";

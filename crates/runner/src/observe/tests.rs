@@ -178,6 +178,10 @@ fn what_was_lost_is_told_with_its_remedy() {
     let mut summary = summary();
     summary.records.lost = 3;
     summary.records.throttled = 1;
+    (
+        summary.records.unknown_sources,
+        summary.records.unknown_source,
+    ) = (2, 0x8000_0000_0000_0102);
     summary.counting_share = 0.5;
     summary.sample_ns = Some(2_500.0);
     summary.rates.push(RateChange {
@@ -195,6 +199,8 @@ fn what_was_lost_is_told_with_its_remedy() {
             "3 records lost for want of room; a lower --rate loses fewer",
             "the kernel stopped sampling 1 time (kernel.perf_event_max_sample_rate or perf_cpu_time_max_percent); a \
              lower --rate avoids it",
+            "2 samples with a data_src that this version of nearpage does not know, so what served them is unknown; the \
+             last is 0x8000000000000102",
             "the hardware was counting 50 % of the time: its events took turns, or something else uses the PMU",
             "the rate went from 997 to 400 Hz in 1 step, to keep --max-overhead: a sample costs 2.5 µs",
         ]

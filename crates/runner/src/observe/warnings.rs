@@ -55,6 +55,7 @@ pub(super) fn warnings(
             counted(summary.records.incomplete, "place")
         ));
     }
+    warnings.extend(unknown_sources(summary));
     if summary.records.left_out > 0 {
         warnings.push(format!(
             "{} left out that nobody asked for (--range, --object, --event)",
@@ -88,4 +89,16 @@ pub(super) fn warnings(
         );
     }
     warnings
+}
+
+/// Hardware samples whose data source is of a later kernel.
+fn unknown_sources(summary: &Summary) -> Option<String> {
+    let records = &summary.records;
+    (records.unknown_sources > 0).then(|| {
+        format!(
+            "{} with a data_src that this version of nearpage does not know, so what served them is unknown; the last is {:#x}",
+            counted(records.unknown_sources, "sample"),
+            records.unknown_source
+        )
+    })
 }

@@ -170,6 +170,10 @@ impl Follower {
             return;
         }
         counts.samples += 1;
+        if let Some(source) = sample.unknown_source {
+            self.records.unknown_sources += 1;
+            self.records.unknown_source = source.0;
+        }
         let (ip, address, kind, level, latency_cycles) = match sample.observation {
             Observation::Access {
                 ip,

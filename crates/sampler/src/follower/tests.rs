@@ -99,13 +99,31 @@ fn hardware_samples_become_accesses_with_weight_and_cost() {
         ..load
     };
     let nowhere = Precise { address: 0, ..load };
-    for (misc, sample) in [(2, load), (2, quick), (2, store), (2, nowhere), (1, load)] {
+    // Hops that no kernel knows yet.
+    let later = Precise {
+        latency_cycles: 20,
+        data_src: load.data_src | 5 << 43,
+        ..load
+    };
+    for (misc, sample) in [
+        (2, load),
+        (2, quick),
+        (2, store),
+        (2, nowhere),
+        (2, later),
+        (1, load),
+    ] {
         follower.follow(&record(9, misc, &sample.body()));
     }
     let counts = follower.threads.all()[0].counts;
-    assert_eq!((counts.samples, counts.accesses, counts.compute), (4, 2, 1));
+    assert_eq!((counts.samples, counts.accesses, counts.compute), (5, 2, 2));
     assert_eq!((counts.undecoded, counts.kernel), (1, 1));
     assert_eq!(follower.undecoded.no_address, 1);
+    let records = follower.records;
+    assert_eq!(
+        (records.unknown_sources, records.unknown_source),
+        (1, later.data_src)
+    );
     assert_eq!(follower.accesses.len(), 2);
     let (load, store) = (follower.accesses[0], follower.accesses[1]);
     assert_eq!(

@@ -65,6 +65,8 @@ pub(crate) struct MemorySample {
     pub user: bool,
     /// Did no TLB have the page? `None` where the hardware does not say.
     pub tlb_miss: Option<bool>,
+    /// A data source of which this version does not know all.
+    pub unknown_source: Option<DataSource>,
     pub observation: Observation,
 }
 
@@ -94,6 +96,7 @@ pub(crate) fn decode(form: Form, body: &[u8], user: bool) -> Result<MemorySample
                 period: u64_at(body, const { precise(st::PERIOD) })?,
                 user,
                 tlb_miss: source.tlb_miss(),
+                unknown_source: source.is_undecoded().then_some(source),
                 observation,
             })
         }
@@ -106,6 +109,7 @@ pub(crate) fn decode(form: Form, body: &[u8], user: bool) -> Result<MemorySample
                 period: u64_at(body, const { fixed_offset(IBS_SAMPLE, st::PERIOD) })?,
                 user,
                 tlb_miss: ibs::tlb_miss(raw)?,
+                unknown_source: None,
                 observation: ibs::observe(raw, ip)?,
             })
         }
@@ -194,6 +198,7 @@ pub(crate) mod tests {
             period: 1009,
             user: true,
             tlb_miss: Some(false),
+            unknown_source: None,
             observation: Observation::Access {
                 ip: 0x40_1000,
                 address: 0x7f00,

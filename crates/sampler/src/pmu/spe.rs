@@ -20,11 +20,14 @@
 //! What data sources mean differs from CPU model to model; levels are told by the events alone,
 //! which the architecture defines.
 
+mod packet;
+
 use std::ops::Range;
 
 use nearpage_perf_abi::data_src::{Operation as Access, level_number};
 use nearpage_perf_abi::{AuxStretch, DataSource, Sideband, header};
 
+use self::packet::{Packet, packet};
 use super::sample::Precise;
 use crate::record::{self, Identifiers, RecordBody};
 
@@ -51,12 +54,17 @@ mod event {
     pub const LAST_LEVEL_ACCESS: u64 = 1 << 8;
     pub const LAST_LEVEL_MISS: u64 = 1 << 9;
     pub const REMOTE: u64 = 1 << 10;
+    /// This and what follows: of newer cores alone.
+    pub const L2_ACCESS: u64 = 1 << 19;
+    pub const L2_MISS: u64 = 1 << 20;
+    /// Of a line that was on its way already.
+    pub const RECENTLY_FETCHED: u64 = 1 << 22;
 }
 
 impl Operation {
     /// `data_src` of a load or store.
     fn data_src(&self, operation: u8) -> DataSource {
-        use level_number::{L1, L3, RAM};
+        use level_number::{L1, L2, L3, LINE_FILL_BUFFER, RAM};
         let has = |bits| self.events & bits != 0;
         let remote = has(event::REMOTE);
         let number = if has(event::LAST_LEVEL_MISS) {
@@ -67,6 +75,10 @@ impl Operation {
             RAM
         } else if has(event::L1_ACCESS) && !has(event::L1_REFILL) {
             L1
+        } else if has(event::RECENTLY_FETCHED) {
+            LINE_FILL_BUFFER
+        } else if has(event::L2_ACCESS) && !has(event::L2_MISS) {
+            L2
         } else {
             0
         };
@@ -82,72 +94,6 @@ impl Operation {
             false => source,
         }
     }
-}
-
-/// One packet, as far as it is of use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Packet {
-    /// The record is complete.
-    End,
-    Instruction(u64),
-    DataAddress(u64),
-    Latency(u32),
-    Memory(u8),
-    Events(u64),
-    Other,
-}
-
-/// The packet at the beginning of `bytes`, which are at `offset` from an aligned address, and its
-/// length; `None` where there is none or it is cut off.
-fn packet(bytes: &[u8], offset: usize) -> Option<(Packet, usize)> {
-    let first = *bytes.first()?;
-    match first {
-        0x00 => return Some((Packet::Other, 1)),
-        0x01 => return Some((Packet::End, 1)),
-        _ => {}
-    }
-    let (header, index, header_bytes) = if first & 0xfc == 0x20 && bytes.get(1) == Some(&0) {
-        let alignment = 2usize << (first & 3);
-        let length = alignment - offset % alignment;
-        return (length <= bytes.len() && length >= 2).then_some((Packet::Other, length));
-    } else if first & 0xfc == 0x20 {
-        let second = *bytes.get(1)?;
-        (second, first << 3 & 0x18 | second & 7, 2)
-    } else {
-        (first, first & 7, 1)
-    };
-    let length = header_bytes + (1 << (header >> 4 & 3));
-    let mut payload = [0; 8];
-    payload[..length - header_bytes].copy_from_slice(bytes.get(header_bytes..length)?);
-    let payload = u64::from_le_bytes(payload);
-    let packet = match header {
-        // Only addresses and counters have a longer form.
-        _ if header & 0xf8 == 0xb0 => match index {
-            // Exception level and security state are in the uppermost byte.
-            0 => Packet::Instruction(canonical(payload)),
-            // A tag may be.
-            2 => Packet::DataAddress(canonical(payload)),
-            _ => Packet::Other,
-        },
-        _ if header & 0xf8 == 0x98 => match index {
-            0 => Packet::Latency(payload as u32),
-            _ => Packet::Other,
-        },
-        _ if header_bytes > 1 => return None,
-        0x71 => Packet::End,
-        0x49 => Packet::Memory(payload as u8),
-        _ if header & 0xcf == 0x42 => Packet::Events(payload),
-        _ if header & 0xcf == 0x43 || header & 0xfc == 0x48 || header & 0xfc == 0x64 => {
-            Packet::Other
-        }
-        _ => return None,
-    };
-    Some((packet, length))
-}
-
-/// An address without what is in its uppermost byte: a copy of bit 55.
-fn canonical(address: u64) -> u64 {
-    ((address << 8) as i64 >> 8) as u64
 }
 
 /// Passes the operations in `bytes` to `each` and says how many bytes were no packets. After such a
@@ -404,6 +350,19 @@ pub(crate) mod tests {
             (event::LAST_LEVEL_MISS | event::REMOTE, Level::RemoteMemory),
             (event::LAST_LEVEL_ACCESS | event::REMOTE, Level::RemoteCache),
             (event::L1_REFILL | event::REMOTE, Level::RemoteMemory),
+            (
+                event::L1_ACCESS | event::L1_REFILL | event::L2_ACCESS,
+                Level::L2,
+            ),
+            (
+                event::L1_REFILL | event::L2_ACCESS | event::L2_MISS,
+                Level::Unknown,
+            ),
+            (
+                event::L1_REFILL | event::RECENTLY_FETCHED,
+                Level::LineFillBuffer,
+            ),
+            (event::L1_ACCESS | event::RECENTLY_FETCHED, Level::L1),
             (0, Level::Unknown),
         ] {
             let operation = Operation {

@@ -14,6 +14,7 @@ use self::objects::Objects;
 use self::threads::Threads;
 use super::BadLine;
 use super::row::Row;
+use crate::import::undecoded::Undecoded;
 use crate::import::{bare_machine, page_node};
 use crate::source_lines::SourceLines;
 use crate::{Access, Resolution, SampleCounts, Tables};
@@ -33,6 +34,7 @@ pub(super) struct Collected {
     places: Vec<(usize, u64)>,
     times: Option<(u64, u64)>,
     tables: Tables,
+    undecoded: Undecoded,
     pub notes: Vec<String>,
 }
 
@@ -138,6 +140,7 @@ impl Collected {
             places: Vec::new(),
             times: None,
             tables: Tables::default(),
+            undecoded: Undecoded::default(),
             notes: vec!["imported from samples in CSV; times are the file's own".to_owned()],
         }
     }
@@ -149,6 +152,9 @@ impl Collected {
             return Ok(());
         }
         self.topology.add(row)?;
+        if let Some(source) = row.data_src {
+            self.undecoded.take(source);
+        }
         self.objects.add(row, thread, number)?;
         self.code.add(row)?;
         let (first, last) = self.times.unwrap_or((row.time_ns, row.time_ns));
@@ -160,6 +166,7 @@ impl Collected {
     /// Makes the tables.
     pub fn finish(&mut self) -> Result<(), BadLine> {
         self.topology.finish(&mut self.notes);
+        self.notes.extend(self.undecoded.note());
         if !self.order.is_sorted_by_key(|(time_ns, ..)| time_ns) {
             self.order.sort_by_key(|(time_ns, ..)| *time_ns);
         }

@@ -30,6 +30,8 @@ pub(super) struct Row<'a> {
     pub node: Option<NodeId>,
     pub kind: AccessKind,
     pub level: Level,
+    /// What the level comes from, where that is `data_src`.
+    pub data_src: Option<DataSource>,
     pub address: Option<u64>,
     /// Bytes accessed.
     pub bytes: u64,
@@ -189,6 +191,7 @@ impl<'a> Row<'a> {
             node: cells.small(Column::Node)?.map(NodeId),
             kind: cells.kind(data_src)?,
             level: cells.level(data_src)?,
+            data_src: data_src.filter(|_| cells.text(Column::Level).is_empty()),
             address: cells
                 .number(Column::Address)?
                 .filter(|address| *address != 0),

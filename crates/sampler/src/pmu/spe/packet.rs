@@ -1,0 +1,67 @@
+//! One packet of Arm's SPE: its kind by its header, and its payload.
+
+/// One packet, as far as it is of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packet {
+    /// The record is complete.
+    End,
+    Instruction(u64),
+    DataAddress(u64),
+    Latency(u32),
+    Memory(u8),
+    Events(u64),
+    Other,
+}
+
+/// The packet at the beginning of `bytes`, which are at `offset` from an aligned address, and its
+/// length; `None` where there is none or it is cut off.
+pub(super) fn packet(bytes: &[u8], offset: usize) -> Option<(Packet, usize)> {
+    let first = *bytes.first()?;
+    match first {
+        0x00 => return Some((Packet::Other, 1)),
+        0x01 => return Some((Packet::End, 1)),
+        _ => {}
+    }
+    let (header, index, header_bytes) = if first & 0xfc == 0x20 && bytes.get(1) == Some(&0) {
+        let alignment = 2usize << (first & 3);
+        let length = alignment - offset % alignment;
+        return (length <= bytes.len() && length >= 2).then_some((Packet::Other, length));
+    } else if first & 0xfc == 0x20 {
+        let second = *bytes.get(1)?;
+        (second, first << 3 & 0x18 | second & 7, 2)
+    } else {
+        (first, first & 7, 1)
+    };
+    let length = header_bytes + (1 << (header >> 4 & 3));
+    let mut payload = [0; 8];
+    payload[..length - header_bytes].copy_from_slice(bytes.get(header_bytes..length)?);
+    let payload = u64::from_le_bytes(payload);
+    let packet = match header {
+        // Only addresses and counters have a longer form.
+        _ if header & 0xf8 == 0xb0 => match index {
+            // Exception level and security state are in the uppermost byte.
+            0 => Packet::Instruction(canonical(payload)),
+            // A tag may be.
+            2 => Packet::DataAddress(canonical(payload)),
+            _ => Packet::Other,
+        },
+        _ if header & 0xf8 == 0x98 => match index {
+            0 => Packet::Latency(payload as u32),
+            _ => Packet::Other,
+        },
+        _ if header_bytes > 1 => return None,
+        0x71 => Packet::End,
+        0x49 => Packet::Memory(payload as u8),
+        _ if header & 0xcf == 0x42 => Packet::Events(payload),
+        _ if header & 0xcf == 0x43 || header & 0xfc == 0x48 || header & 0xfc == 0x64 => {
+            Packet::Other
+        }
+        _ => return None,
+    };
+    Some((packet, length))
+}
+
+/// An address without what is in its uppermost byte: a copy of bit 55.
+fn canonical(address: u64) -> u64 {
+    ((address << 8) as i64 >> 8) as u64
+}
