@@ -85,7 +85,7 @@ fn a_recording_outlives_the_reader_of_what_it_says() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_said_in_a_line() {
+fn a_full_output_is_one_line_and_a_failure() {
     let case = Case::new("full_output");
     let into = |output: &str, words: &str| {
         let mut command = case.command("/bin/sh");
@@ -399,7 +399,7 @@ fn several_policies_make_a_plan_each() {
 }
 
 #[test]
-fn a_plan_is_autos_unless_told_and_says_what_it_assumed() {
+fn plan_uses_auto_by_default_and_lists_assumptions() {
     let case = Case::new("assumed");
     record_triad(&case, "r", &["-q"]).success();
     let plan = |machine: &str| {
@@ -444,7 +444,7 @@ fn status_and_signals_pass_through() {
 
 /// Threads stay where they were pinned under LLVM's OpenMP runtime too, unless somebody wants them elsewhere.
 #[test]
-fn a_runtime_that_would_pin_threads_itself_is_told_not_to() {
+fn openmp_runtimes_are_kept_from_pinning_threads() {
     let case = Case::new("affinity");
     let told = |threads: &str, given: Option<(&str, &str)>| {
         let mut command = case.command(nearpage_path());
@@ -497,7 +497,7 @@ fn a_crashing_program_leaves_a_recording_that_opens() {
 
 /// As scripts have it for what runs in their background, and systemd for services.
 #[test]
-fn what_is_ignored_at_the_start_the_command_ignores_too() {
+fn ignored_signals_stay_ignored_in_the_command() {
     let case = Case::new("ignored");
     let bit = |signal: u32| 1u64 << (signal - 1);
     let (int, pipe, term) = (bit(2), bit(13), bit(15));
@@ -530,7 +530,7 @@ fn what_is_ignored_at_the_start_the_command_ignores_too() {
 }
 
 #[test]
-fn what_a_command_leaves_in_the_background_is_said() {
+fn background_processes_are_reported() {
     let case = Case::new("background");
     let record = |script: &str| {
         let words = ["record", "--force", "-o", "r", "--", "sh", "-c", script];
@@ -546,7 +546,7 @@ fn what_a_command_leaves_in_the_background_is_said() {
 }
 
 #[test]
-fn a_tight_limit_of_the_stack_is_the_command_s_alone() {
+fn the_stack_limit_applies_to_the_command_only() {
     let case = Case::new("stack");
     for words in [
         "machine",
@@ -1179,7 +1179,7 @@ int main(void) {
 }
 
 #[test]
-fn the_source_is_told_once_and_is_in_the_recording() {
+fn the_source_is_printed_once_and_recorded() {
     let case = Case::new("source");
     let auto = case
         .nearpage(["record", "-o", "auto", "--", "true"])
@@ -1320,7 +1320,7 @@ fn without_a_kept_plan_run_says_what_to_do() {
 }
 
 #[test]
-fn disabled_means_untouched() {
+fn a_disabled_library_changes_nothing() {
     let case = Case::new("disabled");
     let mut run = case.command(nearpage_path());
     run.args(["run", "--place", "heap>=1M=interleave", "--"])
@@ -1368,7 +1368,7 @@ fn help_and_man_pages_come_from_the_definitions() {
 }
 
 #[test]
-fn what_was_placed_is_told_across_exec_and_not_made_up_after_a_signal() {
+fn placement_is_reported_across_exec_but_not_after_a_signal() {
     let case = Case::new("ends");
     let source = r#"
         #include <signal.h>
@@ -1402,6 +1402,53 @@ fn what_was_placed_is_told_across_exec_and_not_made_up_after_a_signal() {
     let said = run("kill").is_ended_by(9).stderr;
     assert!(said.contains("ended abruptly"), "{said}");
     assert!(!said.contains("matched nothing"), "{said}");
+}
+
+/// All threads of `std::thread` begin with one routine of libstdc++: their team is called what they execute.
+#[test]
+fn teams_of_std_thread_are_named_after_functions_of_the_program() {
+    let case = Case::new("standard_threads");
+    let source = r#"
+        #include <cstring>
+        #include <thread>
+        #include <vector>
+        __attribute__((noinline)) void sweep(int number, double *sum) { *sum += number; }
+        int main(int argc, char **argv) {
+            double sums[2] = {};
+            std::vector<std::thread> threads;
+            for (int number = 0; number < 2; number++)
+                if (number == 0 || strcmp(argv[1], "both"))
+                    threads.emplace_back(sweep, number, sums + number);
+                else
+                    threads.emplace_back([&] { sums[number] += number; });
+            for (auto &thread : threads) thread.join();
+            return sums[1] == 1 ? 0 : 1;
+        }"#;
+    case.write("crew.cc", source);
+    let mut compiler = case.command("c++");
+    compiler.args(["-g", "-O1", "-pthread", "-o", "crew", "crew.cc"]);
+    case.run(compiler).success();
+    for (what, names) in [
+        (
+            "one",
+            ["crew, sweep(int, double*) 0", "crew, sweep(int, double*) 1"],
+        ),
+        ("both", ["crew, std::thread 0", "crew, std::thread 1"]),
+    ] {
+        let recording = format!("{what}.nearpage");
+        case.nearpage(["record", "-o", &recording, "--", "./crew", what])
+            .success();
+        let written = format!("{what}.json");
+        case.nearpage(["export", "--to", "perfetto", &recording, "-o", &written])
+            .success();
+        let written = case.read(&written);
+        for name in names {
+            assert!(
+                written.contains(&format!("\"{name}\"")),
+                "{name}: {written}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -1617,7 +1664,7 @@ fn at_the_file_size_limit_recording_stops_and_the_command_goes_on() {
 }
 
 #[test]
-fn names_move_no_cursor() {
+fn names_with_escape_sequences_move_no_cursor() {
     let case = Case::new("names");
     let machine = "name = \"a\\u001b[31mred\\nline\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\ncpus = \"1\"\n";
     case.write("\x1b[7mmachine.toml", machine);
@@ -1637,7 +1684,7 @@ fn names_move_no_cursor() {
 }
 
 #[test]
-fn what_cannot_be_an_address_is_wrong_usage() {
+fn invalid_addresses_are_usage_errors() {
     let case = Case::new("serve");
     let live = |address| case.nearpage(["live", "--serve", address, "--", "true"]);
     says(live("foo"), 2, &["'foo'", "such as 127.0.0.1:9464"]);
@@ -1658,7 +1705,7 @@ fn compared(number: u64, predicted: f64, measured: f64) -> String {
 }
 
 #[test]
-fn history_lists_what_came_of_predictions_and_forgets_it_when_told() {
+fn history_lists_predictions_with_results_and_removes_them() {
     let case = Case::new("history");
     let history = |arguments: &[&str]| {
         let mut command = case.command(nearpage_path());
@@ -1705,7 +1752,7 @@ fn history_lists_what_came_of_predictions_and_forgets_it_when_told() {
 }
 
 #[test]
-fn a_bundle_shows_what_it_has_and_is_read_again() {
+fn a_bundle_lists_its_files_and_is_read_back() {
     let case = Case::new("bundle");
     let asked = case.nearpage(["doctor", "--bundle", "b.tar"]).exits(2);
     assert!(

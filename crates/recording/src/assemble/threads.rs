@@ -11,7 +11,7 @@ use super::images::Image;
 use super::modules::Modules;
 use super::{ByTid, file_name};
 use crate::log::LogReader;
-use crate::{Event, Thread, ThreadIndex};
+use crate::{Event, ModuleId, Thread, ThreadIndex};
 
 /// Libraries whose threads form an OpenMP team.
 const OPENMP_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp"];
@@ -19,6 +19,10 @@ const OPENMP_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp"];
 const OPENMP_ROUTINES: [&str; 2] = ["gomp_thread_start", "__kmp_launch_worker"];
 /// Team of threads whose start routine was not seen.
 const UNKNOWN_TEAM: &str = "threads";
+/// Library with the start routine of all threads that `std::thread` creates.
+const STANDARD_LIBRARY: &str = "libstdc++";
+/// Threads of `std::thread` where it is not known, or differs, what they execute.
+const STANDARD_THREAD: &str = "std::thread";
 
 /// The table of threads while it is made.
 #[derive(Debug)]
@@ -27,10 +31,20 @@ pub(super) struct Threads {
     by_tid: ByTid,
     /// Events that began one.
     begun: usize,
-    /// Address of the start routine where the preload library saw it, and when; 0: main.
-    starts: FxHashMap<ThreadIndex, (u64, u64)>,
+    /// Start routines that the preload library saw.
+    starts: FxHashMap<ThreadIndex, Start>,
     /// When the preload library saw one end.
     ends: FxHashMap<ThreadIndex, u64>,
+}
+
+/// Where a thread started.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    time_ns: u64,
+    /// Address of the start routine; 0: main.
+    routine: u64,
+    /// See [`super::images::ThreadRecord::callable`].
+    callable: [u64; 2],
 }
 
 /// The kernel tells of a thread's end only after it has let go whoever waits for it, who may have created the next thread
@@ -218,7 +232,12 @@ impl Threads {
             let Some(index) = self.find(image.pid, record.tid, record.time_ns) else {
                 continue;
             };
-            self.starts.insert(index, (record.start, record.time_ns));
+            let start = Start {
+                time_ns: record.time_ns,
+                routine: record.start,
+                callable: record.callable,
+            };
+            self.starts.insert(index, start);
             self.table[index.0 as usize].order = record.order;
         }
         for &(tid, ended_ns) in &image.thread_ends {
@@ -243,6 +262,14 @@ impl Threads {
     /// team, so created threads count from 1 there; threads outside of a team never shift its numbers.
     pub(super) fn name_teams(&mut self, modules: &Modules, spaces: &AddressSpaces) {
         self.resolve_starts(modules);
+        // Programs of one process (before and after `exec`) are told apart by when their memory went.
+        let image_of = |thread: &Thread| {
+            (
+                thread.pid,
+                spaces.end(thread.pid, thread.died_ns.saturating_sub(1)),
+            )
+        };
+        let standard_teams = self.standard_teams(modules, image_of);
         let mut openmp_processes: FxHashMap<u32, bool> = FxHashMap::default();
         let mut assumed_openmp = |thread: &Thread| {
             *openmp_processes
@@ -257,7 +284,10 @@ impl Threads {
                 Some((module, _)) if is_openmp(modules.name(module), &thread.start_function) => {
                     "openmp".to_owned()
                 }
-                Some(_) => thread.start_function.clone(),
+                Some(start) => match standard_teams.get(&(image_of(thread), start)) {
+                    Some(team) => team.clone(),
+                    None => thread.start_function.clone(),
+                },
                 None if self.starts.contains_key(&ThreadIndex(index as u32)) => {
                     UNKNOWN_TEAM.to_owned()
                 }
@@ -272,13 +302,6 @@ impl Threads {
             .map(|(index, thread)| team_of(index, thread))
             .collect();
 
-        // Programs of one process (before and after `exec`) are told apart by when their memory went.
-        let image_of = |thread: &Thread| {
-            (
-                thread.pid,
-                spaces.end(thread.pid, thread.died_ns.saturating_sub(1)),
-            )
-        };
         let mut created: Vec<usize> = (0..self.table.len())
             .filter(|index| teams[*index].is_some())
             .collect();
@@ -306,19 +329,47 @@ impl Threads {
         }
     }
 
+    /// The teams of start routines that are `std::thread`'s, by program and routine: named as what all their threads execute.
+    fn standard_teams(
+        &self,
+        modules: &Modules,
+        image_of: impl Fn(&Thread) -> (u32, u64),
+    ) -> FxHashMap<((u32, u64), (ModuleId, u64)), String> {
+        let mut teams = FxHashMap::default();
+        for index in self.starts.keys() {
+            let thread = &self.table[index.0 as usize];
+            let Some(start) = thread.start.filter(|start| is_standard(modules, start.0)) else {
+                continue;
+            };
+            let function = &thread.start_function;
+            teams
+                .entry((image_of(thread), start))
+                .and_modify(|team: &mut String| {
+                    if team != function {
+                        STANDARD_THREAD.clone_into(team);
+                    }
+                })
+                .or_insert_with(|| function.clone());
+        }
+        teams
+    }
+
     fn resolve_starts(&mut self, modules: &Modules) {
         let mut names: FxHashMap<_, String> = FxHashMap::default();
-        for (index, (start, time_ns)) in &self.starts {
+        for (index, start) in &self.starts {
             let thread = &mut self.table[index.0 as usize];
-            thread.start = if *start == 0 {
-                None
-            } else {
-                modules.resolve(thread.pid, *time_ns, *start)
+            thread.start = match start.routine {
+                0 => None,
+                routine => modules.resolve(thread.pid, start.time_ns, routine),
             };
             if let Some((module, offset)) = thread.start {
                 let name = names
-                    .entry((module, offset))
-                    .or_insert_with(|| modules.function(module, offset));
+                    .entry((thread.pid, module, offset, start.callable))
+                    .or_insert_with(|| match is_standard(modules, module) {
+                        true => standard_function(modules, thread.pid, start)
+                            .unwrap_or_else(|| STANDARD_THREAD.to_owned()),
+                        false => modules.function(module, offset),
+                    });
                 thread.start_function.clone_from(name);
             }
         }
@@ -349,6 +400,57 @@ impl Thread {
     }
 }
 
+fn is_standard(modules: &Modules, module: ModuleId) -> bool {
+    modules.name(module).starts_with(STANDARD_LIBRARY)
+}
+
+/// What a thread of `std::thread` executes, where that is known.
+fn standard_function(modules: &Modules, pid: u32, start: &Start) -> Option<String> {
+    let named = |address: u64| {
+        let (module, offset) = modules.resolve(pid, start.time_ns, address)?;
+        modules.named_function(module, offset)
+    };
+    let [run, function] = start.callable;
+    let callable = callable_type(&named(run)?)?.to_owned();
+    match is_pointer(&callable, "(*)") {
+        true => named(function),
+        false => Some(callable),
+    }
+}
+
+/// The type of what was passed to `std::thread`, from the name of the `_M_run` that was compiled for it. The type of a
+/// pointer to a member says nothing of the member, so there is none.
+fn callable_type(run: &str) -> Option<&str> {
+    let (_, arguments) = run
+        .strip_suffix("::_M_run()")?
+        .strip_prefix("std::thread::_State_impl<")?
+        .split_once("std::tuple<")?;
+    let mut depth = 0;
+    let end = arguments.find(|letter| match letter {
+        '<' | '(' | '{' | '[' => {
+            depth += 1;
+            false
+        }
+        ',' | '>' if depth == 0 => true,
+        '>' | ')' | '}' | ']' => {
+            depth -= 1;
+            false
+        }
+        _ => false,
+    })?;
+    let callable = arguments[..end].trim();
+    (!callable.is_empty() && !is_pointer(callable, "::*)")).then_some(callable)
+}
+
+/// Is a type itself a pointer, by this mark in its name, rather than a lambda or an instance that has one as parameter?
+fn is_pointer(name: &str, mark: &str) -> bool {
+    let Some(at) = name.find(mark) else {
+        return false;
+    };
+    let count = |letter: char| name[..at].matches(letter).count();
+    count('{') == count('}') && count('<') == count('>')
+}
+
 fn is_openmp(module: &str, function: &str) -> bool {
     OPENMP_LIBRARIES
         .iter()
@@ -366,4 +468,54 @@ fn runs_openmp(thread: &Thread, modules: &Modules) -> bool {
                     .any(|function| OPENMP_ROUTINES.contains(&function.name.as_str()))
             })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{callable_type, is_pointer};
+
+    #[test]
+    fn the_callable_of_std_thread_is_read_from_its_instance() {
+        let run = |arguments: &str| {
+            let name = format!(
+                "std::thread::_State_impl<std::thread::_Invoker<std::tuple<{arguments}> > >::_M_run()"
+            );
+            callable_type(&name).map(str::to_owned)
+        };
+        for (arguments, expected) in [
+            (
+                "main::{lambda(int, double*)#1}, int",
+                Some("main::{lambda(int, double*)#1}"),
+            ),
+            (
+                "void (*)(int, double*), int, double*",
+                Some("void (*)(int, double*)"),
+            ),
+            ("Sweep<double, 3>", Some("Sweep<double, 3>")),
+            (
+                "main::{lambda(void (*)())#1}",
+                Some("main::{lambda(void (*)())#1}"),
+            ),
+            ("void (Pool::*)(int), Pool*, int", None),
+            ("", None),
+        ] {
+            assert_eq!(run(arguments).as_deref(), expected, "{arguments}");
+        }
+        assert!(is_pointer("std::vector<int> (*)(int)", "(*)"));
+        for not in [
+            "main::{lambda(void (*)())#1}",
+            "Task<void (*)(int)>",
+            "Sweep",
+        ] {
+            assert!(!is_pointer(not, "(*)"), "{not}");
+        }
+        for other in [
+            "",
+            "worker(int)",
+            "std::thread::_State_impl<std::tuple<a",
+            "std::thread::_State_impl<>::_M_run()",
+        ] {
+            assert_eq!(callable_type(other), None, "{other}");
+        }
+    }
 }

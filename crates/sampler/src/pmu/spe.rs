@@ -31,7 +31,7 @@ use crate::record::{self, Identifiers, RecordBody};
 /// One sampled operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Operation {
-    /// 0 where there is no such packet.
+    /// Address of the instruction; 0 without such a packet.
     pub ip: u64,
     pub address: u64,
     /// From dispatch to completion, in cycles.
@@ -84,7 +84,7 @@ impl Operation {
     }
 }
 
-/// One packet, as far as it is of use.
+/// A packet, as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Packet {
     /// The record is complete.
@@ -125,7 +125,7 @@ fn packet(bytes: &[u8], offset: usize) -> Option<(Packet, usize)> {
         _ if header & 0xf8 == 0xb0 => match index {
             // Exception level and security state are in the uppermost byte.
             0 => Packet::Instruction(canonical(payload)),
-            // A tag may be.
+            // The uppermost byte may be a tag.
             2 => Packet::DataAddress(canonical(payload)),
             _ => Packet::Other,
         },
@@ -145,7 +145,7 @@ fn packet(bytes: &[u8], offset: usize) -> Option<(Packet, usize)> {
     Some((packet, length))
 }
 
-/// An address without what is in its uppermost byte: a copy of bit 55.
+/// An address whose uppermost byte is replaced by copies of bit 55.
 fn canonical(address: u64) -> u64 {
     ((address << 8) as i64 >> 8) as u64
 }
