@@ -1624,7 +1624,43 @@ fn every_policy_of_live_watches_where_there_is_nothing_to_move() {
     }
 }
 
-/// Writing beyond it would end who writes.
+/// Version 0.1 called the requested moves of a process `wished`.
+#[test]
+fn logs_of_live_by_version_0_1_are_replayed() {
+    let case = Case::new("earlier_log");
+    let live = [
+        "live",
+        "--dry-run",
+        "--interval",
+        "100ms",
+        "--log",
+        "now.jsonl",
+    ];
+    let watched = [
+        "--",
+        "sh",
+        "-c",
+        "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done",
+    ];
+    case.nearpage([&live[..], &watched].concat()).success();
+    let now = case.read("now.jsonl");
+    let earlier = now.replace("\"requested\":", "\"wished\":");
+    assert_ne!(now, earlier, "no process was observed: {now}");
+    case.write("earlier.jsonl", earlier);
+    for log in ["now.jsonl", "earlier.jsonl"] {
+        let replayed = case.nearpage(["live", "--replay", log, "--json"]).success();
+        assert_eq!(json(&replayed)["same"], true, "{replayed}");
+    }
+    let unknown = now.replace("\"requested\":", "\"desired\":");
+    case.write("unknown.jsonl", unknown);
+    says(
+        case.nearpage(["live", "--replay", "unknown.jsonl"]),
+        1,
+        &["unknown.jsonl, line 2: "],
+    );
+}
+
+/// A write beyond the limit would end the process that writes.
 #[test]
 fn at_the_file_size_limit_recording_stops_and_the_command_goes_on() {
     let case = Case::new("file-size");
