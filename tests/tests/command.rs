@@ -1420,7 +1420,7 @@ fn teams_of_std_thread_are_named_after_functions_of_the_program() {
                 if (number == 0 || strcmp(argv[1], "both"))
                     threads.emplace_back(sweep, number, sums + number);
                 else
-                    threads.emplace_back([&] { sums[number] += number; });
+                    threads.emplace_back([&sums, number] { sums[number] += number; });
             for (auto &thread : threads) thread.join();
             return sums[1] == 1 ? 0 : 1;
         }"#;
@@ -1428,12 +1428,10 @@ fn teams_of_std_thread_are_named_after_functions_of_the_program() {
     let mut compiler = case.command("c++");
     compiler.args(["-g", "-O1", "-pthread", "-o", "crew", "crew.cc"]);
     case.run(compiler).success();
-    for (what, names) in [
-        (
-            "one",
-            ["crew, sweep(int, double*) 0", "crew, sweep(int, double*) 1"],
-        ),
-        ("both", ["crew, std::thread 0", "crew, std::thread 1"]),
+    // The second thread has another number only if the first one still runs.
+    for (what, name) in [
+        ("one", "crew, sweep(int, double*) 0"),
+        ("both", "crew, std::thread 0"),
     ] {
         let recording = format!("{what}.nearpage");
         case.nearpage(["record", "-o", &recording, "--", "./crew", what])
@@ -1442,12 +1440,12 @@ fn teams_of_std_thread_are_named_after_functions_of_the_program() {
         case.nearpage(["export", "--to", "perfetto", &recording, "-o", &written])
             .success();
         let written = case.read(&written);
-        for name in names {
-            assert!(
-                written.contains(&format!("\"{name}\"")),
-                "{name}: {written}"
-            );
-        }
+        assert!(
+            written.contains(&format!("\"{name}\"")),
+            "{name}: {written}"
+        );
+        assert!(!written.contains("crew, libstdc++"), "{written}");
+        assert_eq!(written.contains("sweep"), what == "one", "{written}");
     }
 }
 
@@ -1656,7 +1654,7 @@ fn logs_of_live_by_version_0_1_are_replayed() {
     says(
         case.nearpage(["live", "--replay", "unknown.jsonl"]),
         1,
-        &["unknown.jsonl, line 2: "],
+        &["unknown.jsonl, line ", "`desired`"],
     );
 }
 
