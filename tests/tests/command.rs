@@ -1445,7 +1445,7 @@ fn teams_of_std_thread_are_named_after_functions_of_the_program() {
             "{name}: {written}"
         );
         assert!(!written.contains("crew, libstdc++"), "{written}");
-        assert_eq!(written.contains("sweep"), what == "one", "{written}");
+        assert_eq!(written.contains("crew, sweep("), what == "one", "{written}");
     }
 }
 
