@@ -202,8 +202,7 @@ enum PatternKind {
     Tiles,
     /// Contiguous parts, each used mostly by one thread, in no regular order.
     Segments,
-    /// Two patterns alternate: rows in one phase and columns in another, or all of the object by one thread and then a
-    /// share by each.
+    /// Two patterns alternate, such as rows in one phase and columns in another.
     InTurn,
     /// Parts belong to threads without a rule.
     Mixed,
@@ -231,8 +230,7 @@ struct Thread<'a> {
     tid: u32,
     /// Its name in the kernel.
     name: &'a str,
-    /// Number of threads that the program created in its place one after another, including itself; absent if it is the
-    /// only one.
+    /// Threads that the program created in its place one after another, with itself; absent if it is the only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     created: Option<u32>,
     /// Its accesses, and those of the threads in its place.

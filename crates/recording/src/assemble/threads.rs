@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use super::address_space::AddressSpaces;
 use super::images::Image;
 use super::modules::Modules;
+use super::standard_threads::{STANDARD_THREAD, function, is_standard};
 use super::{ByTid, file_name};
 use crate::log::LogReader;
 use crate::{Event, ModuleId, Thread, ThreadIndex};
@@ -19,10 +20,6 @@ const OPENMP_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp"];
 const OPENMP_ROUTINES: [&str; 2] = ["gomp_thread_start", "__kmp_launch_worker"];
 /// Team of threads whose start routine was not seen.
 const UNKNOWN_TEAM: &str = "threads";
-/// Library with the start routine of all threads that `std::thread` creates.
-const STANDARD_LIBRARY: &str = "libstdc++";
-/// Threads of `std::thread` where it is not known, or differs, what they execute.
-const STANDARD_THREAD: &str = "std::thread";
 
 /// The table of threads while it is made.
 #[derive(Debug)]
@@ -366,8 +363,7 @@ impl Threads {
                 let name = names
                     .entry((thread.pid, module, offset, start.callable))
                     .or_insert_with(|| match is_standard(modules, module) {
-                        true => standard_function(modules, thread.pid, start)
-                            .unwrap_or_else(|| STANDARD_THREAD.to_owned()),
+                        true => function(modules, (thread.pid, start.time_ns), start.callable),
                         false => modules.function(module, offset),
                     });
                 thread.start_function.clone_from(name);
@@ -400,57 +396,6 @@ impl Thread {
     }
 }
 
-fn is_standard(modules: &Modules, module: ModuleId) -> bool {
-    modules.name(module).starts_with(STANDARD_LIBRARY)
-}
-
-/// What a thread of `std::thread` executes, where that is known.
-fn standard_function(modules: &Modules, pid: u32, start: &Start) -> Option<String> {
-    let named = |address: u64| {
-        let (module, offset) = modules.resolve(pid, start.time_ns, address)?;
-        modules.named_function(module, offset)
-    };
-    let [run, function] = start.callable;
-    let callable = callable_type(&named(run)?)?.to_owned();
-    match is_pointer(&callable, "(*)") {
-        true => named(function),
-        false => Some(callable),
-    }
-}
-
-/// The type of what was passed to `std::thread`, from the name of the `_M_run` that was compiled for it. The type of a
-/// pointer to a member says nothing of the member, so there is none.
-fn callable_type(run: &str) -> Option<&str> {
-    let (_, arguments) = run
-        .strip_suffix("::_M_run()")?
-        .strip_prefix("std::thread::_State_impl<")?
-        .split_once("std::tuple<")?;
-    let mut depth = 0;
-    let end = arguments.find(|letter| match letter {
-        '<' | '(' | '{' | '[' => {
-            depth += 1;
-            false
-        }
-        ',' | '>' if depth == 0 => true,
-        '>' | ')' | '}' | ']' => {
-            depth -= 1;
-            false
-        }
-        _ => false,
-    })?;
-    let callable = arguments[..end].trim();
-    (!callable.is_empty() && !is_pointer(callable, "::*)")).then_some(callable)
-}
-
-/// Is a type itself a pointer, by this mark in its name, rather than a lambda or an instance that has one as parameter?
-fn is_pointer(name: &str, mark: &str) -> bool {
-    let Some(at) = name.find(mark) else {
-        return false;
-    };
-    let count = |letter: char| name[..at].matches(letter).count();
-    count('{') == count('}') && count('<') == count('>')
-}
-
 fn is_openmp(module: &str, function: &str) -> bool {
     OPENMP_LIBRARIES
         .iter()
@@ -468,54 +413,4 @@ fn runs_openmp(thread: &Thread, modules: &Modules) -> bool {
                     .any(|function| OPENMP_ROUTINES.contains(&function.name.as_str()))
             })
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{callable_type, is_pointer};
-
-    #[test]
-    fn the_callable_of_std_thread_is_read_from_its_instance() {
-        let run = |arguments: &str| {
-            let name = format!(
-                "std::thread::_State_impl<std::thread::_Invoker<std::tuple<{arguments}> > >::_M_run()"
-            );
-            callable_type(&name).map(str::to_owned)
-        };
-        for (arguments, expected) in [
-            (
-                "main::{lambda(int, double*)#1}, int",
-                Some("main::{lambda(int, double*)#1}"),
-            ),
-            (
-                "void (*)(int, double*), int, double*",
-                Some("void (*)(int, double*)"),
-            ),
-            ("Sweep<double, 3>", Some("Sweep<double, 3>")),
-            (
-                "main::{lambda(void (*)())#1}",
-                Some("main::{lambda(void (*)())#1}"),
-            ),
-            ("void (Pool::*)(int), Pool*, int", None),
-            ("", None),
-        ] {
-            assert_eq!(run(arguments).as_deref(), expected, "{arguments}");
-        }
-        assert!(is_pointer("std::vector<int> (*)(int)", "(*)"));
-        for not in [
-            "main::{lambda(void (*)())#1}",
-            "Task<void (*)(int)>",
-            "Sweep",
-        ] {
-            assert!(!is_pointer(not, "(*)"), "{not}");
-        }
-        for other in [
-            "",
-            "worker(int)",
-            "std::thread::_State_impl<std::tuple<a",
-            "std::thread::_State_impl<>::_M_run()",
-        ] {
-            assert_eq!(callable_type(other), None, "{other}");
-        }
-    }
 }
