@@ -34,6 +34,11 @@ pub(super) struct Threads {
     ends: FxHashMap<ThreadIndex, u64>,
 }
 
+/// A program of a process: the process, and when the program's memory went.
+type ProgramKey = (u32, u64);
+/// Module and virtual address in its file.
+type StartRoutine = (ModuleId, u64);
+
 /// Where a thread started.
 #[derive(Clone, Copy, Debug)]
 struct Start {
@@ -303,7 +308,7 @@ impl Threads {
             .filter(|index| teams[*index].is_some())
             .collect();
         created.sort_by_key(|index| (self.table[*index].order, *index));
-        let mut numbers: FxHashMap<((u32, u64), String), Numbers> = FxHashMap::default();
+        let mut numbers: FxHashMap<(ProgramKey, String), Numbers> = FxHashMap::default();
         for index in created {
             let team = teams[index].clone().unwrap_or_default();
             let ended_ns = self.ended_ns(index);
@@ -330,8 +335,8 @@ impl Threads {
     fn standard_teams(
         &self,
         modules: &Modules,
-        image_of: impl Fn(&Thread) -> (u32, u64),
-    ) -> FxHashMap<((u32, u64), (ModuleId, u64)), String> {
+        image_of: impl Fn(&Thread) -> ProgramKey,
+    ) -> FxHashMap<(ProgramKey, StartRoutine), String> {
         let mut teams = FxHashMap::default();
         for index in self.starts.keys() {
             let thread = &self.table[index.0 as usize];
