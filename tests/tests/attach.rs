@@ -233,7 +233,7 @@ fn a_running_process_is_recorded_and_goes_on() {
 }
 
 #[test]
-fn who_is_born_later_is_followed() {
+fn threads_created_later_are_recorded() {
     let case = Case::new("attach_born");
     let running = Running::busy(&case, &["1"]);
     let mut recorder = attached(&case, &running);
@@ -265,7 +265,7 @@ fn an_interrupt_ends_the_recording_and_not_the_program() {
 }
 
 #[test]
-fn only_wanted_objects_are_kept() {
+fn only_selected_objects_are_recorded() {
     let case = Case::new("attach_wanted");
     let running = Running::busy(&case, &["2"]);
     case.write("more", "");
@@ -279,7 +279,9 @@ fn only_wanted_objects_are_kept() {
     ];
     let recorded = record(&case, &words).success();
     assert!(
-        recorded.stderr.contains("left out that nobody asked for"),
+        recorded
+            .stderr
+            .contains("outside --range, --object or --event left out"),
         "{recorded}"
     );
     let found = report(&case);
@@ -292,7 +294,7 @@ fn only_wanted_objects_are_kept() {
 }
 
 #[test]
-fn what_cannot_be_attached_to_is_refused_in_a_line() {
+fn impossible_targets_are_refused_in_one_line() {
     let case = Case::new("attach_refused");
     refused(
         &case,
@@ -429,7 +431,7 @@ fn readable_nearpage(case: &Case) -> PathBuf {
 }
 
 #[test]
-fn four_thousand_threads_and_many_mappings() {
+fn a_process_with_four_thousand_threads_and_many_mappings_is_recorded() {
     let case = Case::new("attach_many");
     let limit = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
     let mappings = (limit.trim().parse::<u64>().unwrap().saturating_sub(20_000)).min(100_000);

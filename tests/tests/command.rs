@@ -85,7 +85,7 @@ fn a_recording_outlives_the_reader_of_what_it_says() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_said_in_a_line() {
+fn a_full_output_is_one_line_and_a_failure() {
     let case = Case::new("full_output");
     let into = |output: &str, words: &str| {
         let mut command = case.command("/bin/sh");
@@ -399,7 +399,7 @@ fn several_policies_make_a_plan_each() {
 }
 
 #[test]
-fn a_plan_is_autos_unless_told_and_says_what_it_assumed() {
+fn plan_uses_auto_by_default_and_lists_assumptions() {
     let case = Case::new("assumed");
     record_triad(&case, "r", &["-q"]).success();
     let plan = |machine: &str| {
@@ -450,7 +450,7 @@ fn status_and_signals_pass_through() {
 
 /// Threads stay where they were pinned under LLVM's OpenMP runtime too, unless somebody wants them elsewhere.
 #[test]
-fn a_runtime_that_would_pin_threads_itself_is_told_not_to() {
+fn openmp_runtimes_are_kept_from_pinning_threads() {
     let case = Case::new("affinity");
     let told = |threads: &str, given: Option<(&str, &str)>| {
         let mut command = case.command(nearpage_path());
@@ -503,7 +503,7 @@ fn a_crashing_program_leaves_a_recording_that_opens() {
 
 /// As scripts have it for what runs in their background, and systemd for services.
 #[test]
-fn what_is_ignored_at_the_start_the_command_ignores_too() {
+fn ignored_signals_stay_ignored_in_the_command() {
     let case = Case::new("ignored");
     let bit = |signal: u32| 1u64 << (signal - 1);
     let (int, pipe, term) = (bit(2), bit(13), bit(15));
@@ -536,7 +536,7 @@ fn what_is_ignored_at_the_start_the_command_ignores_too() {
 }
 
 #[test]
-fn what_a_command_leaves_in_the_background_is_said() {
+fn background_processes_are_reported() {
     let case = Case::new("background");
     let record = |script: &str| {
         let words = ["record", "--force", "-o", "r", "--", "sh", "-c", script];
@@ -552,7 +552,7 @@ fn what_a_command_leaves_in_the_background_is_said() {
 }
 
 #[test]
-fn a_tight_limit_of_the_stack_is_the_command_s_alone() {
+fn the_stack_limit_applies_to_the_command_only() {
     let case = Case::new("stack");
     for words in [
         "machine",
@@ -1185,7 +1185,7 @@ int main(void) {
 }
 
 #[test]
-fn the_source_is_told_once_and_is_in_the_recording() {
+fn the_source_is_printed_once_and_recorded() {
     let case = Case::new("source");
     let auto = case
         .nearpage(["record", "-o", "auto", "--", "true"])
@@ -1326,7 +1326,7 @@ fn without_a_kept_plan_run_says_what_to_do() {
 }
 
 #[test]
-fn disabled_means_untouched() {
+fn a_disabled_library_changes_nothing() {
     let case = Case::new("disabled");
     let mut run = case.command(nearpage_path());
     run.args(["run", "--place", "heap>=1M=interleave", "--"])
@@ -1374,7 +1374,7 @@ fn help_and_man_pages_come_from_the_definitions() {
 }
 
 #[test]
-fn what_was_placed_is_told_across_exec_and_not_made_up_after_a_signal() {
+fn placement_is_reported_across_exec_but_not_after_a_signal() {
     let case = Case::new("ends");
     let source = r#"
         #include <signal.h>
@@ -1408,6 +1408,51 @@ fn what_was_placed_is_told_across_exec_and_not_made_up_after_a_signal() {
     let said = run("kill").is_ended_by(9).stderr;
     assert!(said.contains("ended abruptly"), "{said}");
     assert!(!said.contains("matched nothing"), "{said}");
+}
+
+/// All threads of `std::thread` begin with one routine of libstdc++: their team is called what they execute.
+#[test]
+fn teams_of_std_thread_are_named_after_functions_of_the_program() {
+    let case = Case::new("standard_threads");
+    let source = r#"
+        #include <cstring>
+        #include <thread>
+        #include <vector>
+        __attribute__((noinline)) void sweep(int number, double *sum) { *sum += number; }
+        int main(int argc, char **argv) {
+            double sums[2] = {};
+            std::vector<std::thread> threads;
+            for (int number = 0; number < 2; number++)
+                if (number == 0 || strcmp(argv[1], "both"))
+                    threads.emplace_back(sweep, number, sums + number);
+                else
+                    threads.emplace_back([&sums, number] { sums[number] += number; });
+            for (auto &thread : threads) thread.join();
+            return sums[1] == 1 ? 0 : 1;
+        }"#;
+    case.write("crew.cc", source);
+    let mut compiler = case.command("c++");
+    compiler.args(["-g", "-O1", "-pthread", "-o", "crew", "crew.cc"]);
+    case.run(compiler).success();
+    // The second thread has another number only if the first one still runs.
+    for (what, name) in [
+        ("one", "crew, sweep(int, double*) 0"),
+        ("both", "crew, std::thread 0"),
+    ] {
+        let recording = format!("{what}.nearpage");
+        case.nearpage(["record", "-o", &recording, "--", "./crew", what])
+            .success();
+        let written = format!("{what}.json");
+        case.nearpage(["export", "--to", "perfetto", &recording, "-o", &written])
+            .success();
+        let written = case.read(&written);
+        assert!(
+            written.contains(&format!("\"{name}\"")),
+            "{name}: {written}"
+        );
+        assert!(!written.contains("crew, libstdc++"), "{written}");
+        assert_eq!(written.contains("crew, sweep("), what == "one", "{written}");
+    }
 }
 
 #[test]
@@ -1583,7 +1628,43 @@ fn every_policy_of_live_watches_where_there_is_nothing_to_move() {
     }
 }
 
-/// Writing beyond it would end who writes.
+/// Version 0.1 called the requested moves of a process `wished`.
+#[test]
+fn logs_of_live_by_version_0_1_are_replayed() {
+    let case = Case::new("earlier_log");
+    let live = [
+        "live",
+        "--dry-run",
+        "--interval",
+        "100ms",
+        "--log",
+        "now.jsonl",
+    ];
+    let watched = [
+        "--",
+        "sh",
+        "-c",
+        "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done",
+    ];
+    case.nearpage([&live[..], &watched].concat()).success();
+    let now = case.read("now.jsonl");
+    let earlier = now.replace("\"requested\":", "\"wished\":");
+    assert_ne!(now, earlier, "no process was observed: {now}");
+    case.write("earlier.jsonl", earlier);
+    for log in ["now.jsonl", "earlier.jsonl"] {
+        let replayed = case.nearpage(["live", "--replay", log, "--json"]).success();
+        assert_eq!(json(&replayed)["same"], true, "{replayed}");
+    }
+    let unknown = now.replace("\"requested\":", "\"desired\":");
+    case.write("unknown.jsonl", unknown);
+    says(
+        case.nearpage(["live", "--replay", "unknown.jsonl"]),
+        1,
+        &["unknown.jsonl, line ", "`desired`"],
+    );
+}
+
+/// A write beyond the limit would end the process that writes.
 #[test]
 fn at_the_file_size_limit_recording_stops_and_the_command_goes_on() {
     let case = Case::new("file-size");
@@ -1623,7 +1704,7 @@ fn at_the_file_size_limit_recording_stops_and_the_command_goes_on() {
 }
 
 #[test]
-fn names_move_no_cursor() {
+fn names_with_escape_sequences_move_no_cursor() {
     let case = Case::new("names");
     let machine = "name = \"a\\u001b[31mred\\nline\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\ncpus = \"1\"\n";
     case.write("\x1b[7mmachine.toml", machine);
@@ -1643,7 +1724,7 @@ fn names_move_no_cursor() {
 }
 
 #[test]
-fn what_cannot_be_an_address_is_wrong_usage() {
+fn invalid_addresses_are_usage_errors() {
     let case = Case::new("serve");
     let live = |address| case.nearpage(["live", "--serve", address, "--", "true"]);
     says(live("foo"), 2, &["'foo'", "such as 127.0.0.1:9464"]);
@@ -1664,7 +1745,7 @@ fn compared(number: u64, predicted: f64, measured: f64) -> String {
 }
 
 #[test]
-fn history_lists_what_came_of_predictions_and_forgets_it_when_told() {
+fn history_lists_predictions_with_results_and_removes_them() {
     let case = Case::new("history");
     let history = |arguments: &[&str]| {
         let mut command = case.command(nearpage_path());
@@ -1711,7 +1792,7 @@ fn history_lists_what_came_of_predictions_and_forgets_it_when_told() {
 }
 
 #[test]
-fn a_bundle_shows_what_it_has_and_is_read_again() {
+fn a_bundle_lists_its_files_and_is_read_back() {
     let case = Case::new("bundle");
     let asked = case.nearpage(["doctor", "--bundle", "b.tar"]).exits(2);
     assert!(

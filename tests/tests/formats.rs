@@ -318,7 +318,7 @@ fn pprof_names_the_program() {
 
 /// A folder named `-` was made.
 #[test]
-fn tables_are_not_printed() {
+fn exported_tables_are_refused_on_standard_output() {
     let case = Case::new("tables-printed");
     case.nearpage(["record", "-q", "-o", "r", "--", "true"])
         .success();
@@ -328,7 +328,7 @@ fn tables_are_not_printed() {
 }
 
 #[test]
-fn what_is_left_out_is_said() {
+fn omitted_samples_are_reported() {
     let case = Case::new("sampled");
     let sample = SCRIPT
         .lines()
@@ -430,7 +430,7 @@ fn refuses(case: &Case, arguments: &[&str], words: &str) {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_nothing_is_left() {
+fn unreadable_files_are_named_and_leave_no_recording() {
     let case = Case::new("refused");
     case.write("cut.data", b"PERFILE2\x68\0\0\0\0\0\0\0");
     case.write("swapped.data", b"2ELIFREP\0\0\0\0\0\0\0\x68");
@@ -452,7 +452,7 @@ fn what_cannot_be_read_is_named_and_nothing_is_left() {
 }
 
 #[test]
-fn calibrating_says_what_there_is_to_place() {
+fn calibrating_measures_placement_where_there_are_several_nodes() {
     let case = Case::new("calibrate");
     let finished = case
         .nearpage(["machine", "--calibrate", "--quick", "--json"])

@@ -345,7 +345,7 @@ fn record_still_traces_by_the_option_of_version_0_1() {
 }
 
 #[test]
-fn what_nearpage_does_itself_is_not_in_the_recording() {
+fn nearpages_own_accesses_are_not_traced() {
     let case = Case::new("full_own");
     trace(&case, "full", &["--keep-hits"], &["mallocs", "2", "2000"]).success();
     let export = ["export", "full", "-o", "accesses.csv", "--to", "csv"];
@@ -399,7 +399,7 @@ fn scripts_are_traced_and_statuses_passed_on() {
 }
 
 #[test]
-fn what_a_shell_runs_is_in_the_recording() {
+fn programs_that_a_shell_runs_are_traced() {
     let case = Case::new("full_exec");
     let triad = workload("triad").display().to_string();
     let run = |words: &str| {
@@ -451,7 +451,7 @@ int main(void) {
 "#;
 
 #[test]
-fn what_goes_on_in_the_background_runs_as_by_itself_once_the_trace_is_over() {
+fn background_processes_run_untraced_after_the_trace() {
     let case = Case::new("full-background");
     let script = "(while [ ! -e go ]; do sleep 0.1; done; /bin/echo one; (ls -d /); touch gone) >said 2>&1 & exit 3";
     let command = [
@@ -480,7 +480,7 @@ fn what_goes_on_in_the_background_runs_as_by_itself_once_the_trace_is_over() {
 }
 
 #[test]
-fn what_is_executed_after_the_main_thread_has_ended_is_traced() {
+fn exec_after_the_main_thread_has_ended_is_traced() {
     let case = Case::new("full_alone");
     let source = case.write("alone.c", ALONE);
     let mut compiler = case.command("cc");
@@ -609,7 +609,7 @@ fn a_schedule_moves_threads_while_they_are_traced() {
 }
 
 #[test]
-fn what_cannot_be_traced_is_said_in_a_line() {
+fn untraceable_programs_are_refused_in_one_line() {
     let case = Case::new("full_bad");
     let full = ["trace", "--machine"];
     let with = |machine: &str, rest: &[&str]| {

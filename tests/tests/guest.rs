@@ -571,7 +571,7 @@ fn a_plan_made_on_one_node_places_lu_blocks_on_four() {
 }
 
 #[test]
-fn what_all_share_is_interleaved_and_what_is_partitioned_in_blocks() {
+fn shared_objects_are_interleaved_and_partitioned_ones_in_blocks() {
     let there = &*IN_GUEST;
     let placed = there.inspection("cluster_placed");
     let plan = there.case.read("cluster_auto.toml");
@@ -612,7 +612,7 @@ fn rules_by_hand_place_by_size() {
 }
 
 #[test]
-fn what_one_thread_filled_is_in_blocks_once_there_is_a_second() {
+fn objects_filled_by_one_thread_become_blocks_with_the_second_thread() {
     let there = &*IN_GUEST;
     let inspection = there.inspection("triad_later");
     let said = there.case.read("later.err");
@@ -651,7 +651,7 @@ fn what_one_thread_filled_is_in_blocks_once_there_is_a_second() {
 }
 
 #[test]
-fn pages_are_near_the_opposite_threads_once_these_use_them() {
+fn pages_move_to_the_opposite_threads_when_a_phase_begins() {
     let there = &*IN_GUEST;
     let inspection = there.inspection("stages");
     let said = there.case.read("stages.err");
@@ -796,7 +796,7 @@ fn unmatched_memory_is_spread_and_stacks_and_placed_objects_are_not() {
 }
 
 #[test]
-fn pages_of_the_heap_go_where_the_plan_has_them_as_it_grows() {
+fn the_growing_heap_is_placed_as_planned() {
     let pages = pages_of_smalls("heap.out");
     let near = |pages: u64, planned: u64| pages.abs_diff(planned) <= 4;
     let rows = &pages["rows"];
@@ -964,7 +964,7 @@ fn threads_run_where_the_command_or_the_plan_says() {
 }
 
 #[test]
-fn threads_are_brought_together_where_that_is_asked_for() {
+fn live_moves_threads_together_on_request() {
     let case = &IN_GUEST.case;
     let lines =
         |name: &str| -> Vec<String> { case.read(name).lines().map(str::to_owned).collect() };
@@ -1034,7 +1034,7 @@ fn huge_pages_move_as_a_whole() {
 }
 
 #[test]
-fn two_targets_get_what_each_needs() {
+fn two_targets_of_live_are_each_placed() {
     let there = &*IN_GUEST;
     let triad = there.inspection("two_triad");
     for object in ["a", "b", "c"] {
@@ -1099,7 +1099,7 @@ fn before(name: &str, words: &str) -> String {
 }
 
 #[test]
-fn a_target_that_is_never_the_same_for_long_computes_what_it_should() {
+fn a_program_that_keeps_changing_computes_its_result_under_live() {
     assert_eq!(
         before("restless.out", " rounds "),
         before("unobserved.out", " rounds ")
@@ -1118,7 +1118,7 @@ fn live_refuses_wrong_parameters_before_it_starts_a_command() {
 
 /// Elsewhere than their memory policy says.
 #[test]
-fn what_a_plan_placed_migrates_online() {
+fn planned_pages_migrate_online() {
     let there = &*IN_GUEST;
     let said = there.case.read("online_migration.err");
     assert!(
@@ -1135,7 +1135,7 @@ fn what_a_plan_placed_migrates_online() {
 }
 
 #[test]
-fn live_leaves_alone_what_is_well_placed() {
+fn live_moves_no_well_placed_pages() {
     assert!(moved(&live_log("alone.log")) <= 20);
 }
 

@@ -263,7 +263,7 @@ fn ranks_that_are_not_selected_run_untouched() {
 }
 
 #[test]
-fn what_a_killed_rank_recorded_opens_in_its_job() {
+fn a_killed_ranks_recording_opens_in_its_job() {
     let case = Case::new("killed_rank");
     let program = "i=0; while [ $i -lt 20 ]; do sleep 0.1; i=$((i+1)); done";
     case.run(record(&case, 0, 2, &["-q", "--", "sh", "-c", "exit 0"]))
@@ -471,7 +471,7 @@ fn merged_ranks_are_queried_by_duckdb() {
 
 /// What is wrong with a job, a line each and no more, whatever command reads it.
 #[test]
-fn what_is_wrong_with_a_job_is_a_line_each() {
+fn job_errors_are_one_line_each() {
     let case = Case::new("wrong_job");
     for rank in [0, 1, 3] {
         let output = format!("job/{rank}");
@@ -515,7 +515,7 @@ fn what_is_wrong_with_a_job_is_a_line_each() {
 
 /// A trace is for a machine of its own: what the rank was bound to is told, and not audited.
 #[test]
-fn a_traced_rank_says_what_it_was_bound_to() {
+fn a_traced_rank_records_its_binding() {
     let case = Case::new("traced_rank");
     for rank in 0..2 {
         let mut trace = case.command(nearpage_path());

@@ -186,7 +186,7 @@ fn a_plan_of_two_recordings_says_where_threads_run() {
 }
 
 #[test]
-fn recordings_whose_times_say_nothing_beside_each_other_are_refused() {
+fn recordings_with_incomparable_times_are_refused() {
     let case = Case::new("layouts refused");
     trace(&case, "scatter", "a b", &[&triad(), "1", "1"]);
     let refuses = |other: &str, machine: &str, more: &[&str], code: i32, said: &[&str]| {
@@ -241,7 +241,7 @@ fn recordings_whose_times_say_nothing_beside_each_other_are_refused() {
 }
 
 #[test]
-fn one_plan_of_recordings_with_other_arguments_and_teams_says_what_holds_for_all() {
+fn one_plan_of_several_inputs_predicts_each_of_them() {
     let case = Case::new("several inputs");
     trace(&case, "scatter", "small", &[&triad(), "1", "1"]);
     trace(&case, "scatter", "large", &[&triad(), "2", "1"]);

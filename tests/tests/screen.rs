@@ -273,7 +273,7 @@ fn pids(case: &Case) -> Vec<String> {
 }
 
 #[test]
-fn top_shows_who_runs() {
+fn top_shows_running_programs() {
     if !is_there("tmux") {
         return;
     }

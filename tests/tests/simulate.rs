@@ -533,7 +533,7 @@ int main(void) {
 "#;
 
 #[test]
-fn a_killed_program_is_simulated_as_far_as_it_came() {
+fn the_trace_of_a_killed_program_is_simulated() {
     let case = Case::new("simulate_killed");
     let mut compiler = case.command("cc");
     compiler
@@ -596,7 +596,7 @@ fn processes_begin_when_they_are_forked_and_are_waited_for() {
 }
 
 #[test]
-fn who_reads_a_pipe_waits_for_whoever_writes_to_it() {
+fn readers_of_a_pipe_wait_for_its_writer() {
     let case = Case::new("simulate_pipes");
     // Each on a CPU of its own.
     case.write("affinity.toml", "scheduler = \"affinity\"\n");
@@ -650,7 +650,7 @@ int main(int count, char **words) {
 "#;
 
 #[test]
-fn memory_that_processes_share_is_there_once() {
+fn memory_shared_by_processes_counts_once() {
     let case = Case::new("simulate_shared");
     let mut compiler = case.command("cc");
     compiler
@@ -675,7 +675,7 @@ fn memory_that_processes_share_is_there_once() {
 }
 
 #[test]
-fn a_machine_with_one_memory_is_for_policies_that_move_nothing() {
+fn a_machine_with_one_node_allows_static_policies_only() {
     let case = recorded("simulate_one_memory");
     let machine = case.nearpage(["machine", "--machine", "flash-8", "--toml"]);
     let machine = machine.success().stdout;
@@ -702,7 +702,7 @@ fn a_machine_with_one_memory_is_for_policies_that_move_nothing() {
 }
 
 #[test]
-fn a_page_is_written_that_shows_it() {
+fn simulate_writes_its_page() {
     let case = recorded("simulate_html");
     let hostile = "<script>&\"run";
     symlink(case.path("full"), case.path(hostile)).unwrap();
@@ -745,7 +745,7 @@ fn a_page_is_written_that_shows_it() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_said_in_a_line() {
+fn impossible_simulations_are_refused_in_one_line() {
     let case = recorded("simulate_bad");
     let says = |words: &[&str], code: i32, expected: &[&str]| {
         let finished = case

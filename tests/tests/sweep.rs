@@ -245,7 +245,7 @@ fn the_page_sorts(case: &Case) {
 }
 
 #[test]
-fn a_sweep_that_is_killed_goes_on_where_it_was() {
+fn a_killed_sweep_resumes() {
     let case = swept("sweep_killed");
     let mut before = kept(&case);
     // Later and later, from before the first cell on.
@@ -280,7 +280,7 @@ fn a_sweep_that_is_killed_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_is_wrong_with_a_sweep_is_a_line() {
+fn sweep_errors_are_one_line() {
     let case = Case::new("sweep_wrong");
     let one_line = |words: &[&str], code: i32, expected: &str| {
         let finished = case.nearpage(words).exits(code);

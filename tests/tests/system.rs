@@ -185,7 +185,7 @@ fn a_guests_misses_are_the_kernels_by_region() {
 }
 
 #[test]
-fn what_cannot_be_traced_of_a_guest_is_refused() {
+fn untraceable_guests_are_refused() {
     let case = Case::new("system-refused");
     if bare(&case).is_none() {
         return;

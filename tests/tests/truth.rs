@@ -62,24 +62,24 @@ fn is_true(shape: &str) {
 }
 
 #[test]
-fn loads() {
+fn loads_are_attributed_to_their_objects() {
     ["gather", "static", "stream", "chase"]
         .into_iter()
         .for_each(is_true);
 }
 
 #[test]
-fn stores() {
+fn stores_are_attributed_to_their_objects() {
     ["store", "update"].into_iter().for_each(is_true);
 }
 
 #[test]
-fn before_jumps() {
+fn accesses_before_jumps_are_attributed_to_their_objects() {
     ["jump", "compare"].into_iter().for_each(is_true);
 }
 
 #[test]
-fn vectors() {
+fn vector_accesses_are_attributed_to_their_objects() {
     is_true("vector");
 }
 

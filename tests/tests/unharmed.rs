@@ -187,7 +187,7 @@ fn a_pid_namespace_is_seen_through_or_named() {
 }
 
 #[test]
-fn where_the_kernel_ends_sampling_nothing_is_said_of_time() {
+fn no_time_is_reported_where_the_kernel_ends_sampling() {
     let case = Case::new("privileged");
     let Some(program) = walk(&case, "walk", "cc", &[]) else {
         return;

@@ -195,7 +195,7 @@ fn long_names_give_way_to_numbers_and_headings() {
 }
 
 #[test]
-fn colour_is_for_terminals_and_for_who_asks() {
+fn colour_is_for_terminals_and_on_request() {
     let case = imported("colour", &["one"]);
     let has_colour = |variables: &[(&str, &str)]| {
         let mut command = case.command(nearpage_path());

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_on_is_in_every_image() {
+    fn modules_that_stay_mapped_are_in_every_image() {
         let map = map(&[
             mapping(0, 0x1000, 0, u64::MAX),
             mapping(1, 0x5000, 10, 20),

@@ -1,9 +1,9 @@
-//! Which object an address belonged to at a time.
+//! Finds the object to which an address belonged at a time.
 //!
-//! An object is a rectangle: addresses by times. Heap memory is used again and again, so neither
-//! the address nor the time alone says whose it is. [`Lifetimes`] keeps births and deaths in order
-//! of time, and a [`Cursor`] moves along them in either direction with the set of what lives. As
-//! accesses come nearly in order of time, it moves little, and its memory is that of the objects
+//! An object is a rectangle in addresses and time. Heap memory is used again and again, so neither
+//! the address nor the time alone tells the object. [`Lifetimes`] keeps births and deaths in order
+//! of time. A [`Cursor`] moves along them in either direction, with the set of objects that live. As
+//! accesses come nearly in order of time, the cursor moves little, and needs memory only for the objects
 //! that live at once.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
@@ -13,8 +13,8 @@ use rustc_hash::FxHashMap;
 
 use crate::live::{LiveRanges, Place, Range};
 
-/// In which order an address is looked up: allocations before what they lie in, thread-local
-/// storage before the stack mapping that holds it, the allocator's memory last.
+/// The order in which kinds of objects are searched: allocations before the areas that contain them, thread-local
+/// storage before the stack mapping that contains it, the allocator's memory last.
 const PRECEDENCE: [ObjectKind; KINDS] = [
     ObjectKind::Heap,
     ObjectKind::Tls,
@@ -163,7 +163,7 @@ impl Process {
 #[derive(Default)]
 struct Building {
     spans: Vec<Span>,
-    /// What lives; in here, `object` is the position in `spans`.
+    /// The objects that live; here, `object` is the position in `spans`.
     live: [LiveRanges; KINDS],
     deaths: BinaryHeap<Reverse<(u64, u32)>>,
 }
@@ -177,7 +177,7 @@ impl Building {
             let span = &mut self.spans[older.object as usize];
             let (older, older_died_ns) =
                 (span.range, std::mem::replace(&mut span.died_ns, born_ns));
-            // The allocator can't give out memory twice: all of the older one was freed.
+            // The allocator does not give out memory twice: the older object was freed as a whole.
             if kind != ObjectKind::Heap {
                 for (start, end) in [(older.start, range.start), (range.end, older.end)] {
                     if start < end {
@@ -221,7 +221,7 @@ impl Building {
         {
             self.deaths.pop();
             let span = &self.spans[position as usize];
-            // Not where a younger one took its place before.
+            // Unless a younger object has replaced it before.
             if span.died_ns == died_ns {
                 self.live[span.kind as usize].remove(span.range.start);
             }
@@ -229,7 +229,7 @@ impl Building {
     }
 }
 
-/// What lives in each process at the time of the last look.
+/// The objects that live in each process, at the time of the last look-up.
 #[derive(Debug)]
 pub(crate) struct Cursor<'a> {
     processes: Vec<ProcessCursor<'a>>,
@@ -261,16 +261,16 @@ impl<'a> Cursor<'a> {
         Cursor { processes }
     }
 
-    /// What lives in a process, of the kind that is looked up first; to begin searches in that
-    /// [`find`](Self::find) ends.
+    /// The living objects of a process of the kind that is searched first: a start for searches that
+    /// [`find`](Self::find) finishes.
     #[inline]
     pub fn first_looked_up(&self, process: u32) -> &LiveRanges {
         &self.processes[process as usize].live[0]
     }
 
-    /// The object that `address` belonged to in a process (by [`Lifetimes::process`]) at a time,
-    /// and its kind. `place`: as far as a search in [`first_looked_up`](Self::first_looked_up)
-    /// came; any will do.
+    /// The object to which `address` belonged in a process (by [`Lifetimes::process`]) at a time,
+    /// and its kind. `place` is the result of a search in [`first_looked_up`](Self::first_looked_up), or any
+    /// other value.
     #[inline]
     pub fn find(
         &mut self,

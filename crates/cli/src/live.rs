@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_typed_is_as_the_runner_has_it() {
+    fn options_default_to_the_runners() {
         let options = typed(&["--policy=auto"]).unwrap();
         let policy = LivePolicy::from_name("auto").unwrap();
         let default = OnlineMigrationOptions::new(options.target.clone(), policy);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_wrong_usage() {
+    fn wrong_values_are_usage_errors() {
         for (words, told) in [
             (["--policy=best"], "no live policy `best`; there are "),
             (["--interval=1ms"], "--interval 0.001: at least 10ms"),

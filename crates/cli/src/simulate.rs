@@ -42,7 +42,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     of_recordings(&arguments)
 }
 
-/// Replays the recordings that were named.
+/// Replays the recordings on the command line.
 fn of_recordings(arguments: &Simulate) -> anyhow::Result<ExitCode> {
     let mut jobs = scheduled(jobs(arguments)?, arguments)?;
     let (recordings, mut traces) = read(arguments)?;
@@ -123,7 +123,7 @@ fn of_recordings(arguments: &Simulate) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is on the pages of a trace; of programs that run together nobody says whose a process is.
+/// The objects on the pages of a trace; none for several programs, as the trace does not tell which program a process is.
 fn objects(recordings: &[Recording], traces: &[Replayed]) -> Vec<ObjectPages> {
     let ([recording], [trace]) = (recordings, traces) else {
         return Vec::new();
@@ -139,7 +139,7 @@ fn objects(recordings: &[Recording], traces: &[Replayed]) -> Vec<ObjectPages> {
         .collect()
 }
 
-/// Jobs on the schedule that is asked for.
+/// The jobs with the schedule that the options ask for.
 fn scheduled(mut jobs: Vec<Job>, arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     if let Some(path) = &arguments.schedule {
         let schedule = Arc::new(Schedule::read(path)?);
@@ -150,7 +150,7 @@ fn scheduled(mut jobs: Vec<Job>, arguments: &Simulate) -> anyhow::Result<Vec<Job
     Ok(jobs)
 }
 
-/// Prints the results, and writes the page that is asked for.
+/// Prints the results, and writes the page if an option asks for it.
 fn print(arguments: &Simulate, simulation: &Simulation) -> anyhow::Result<()> {
     terminal::print(&match arguments.json {
         true => simulation_json(simulation),
@@ -167,7 +167,7 @@ fn print(arguments: &Simulate, simulation: &Simulation) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the recordings with their traces, of which those misses count that are asked for.
+/// Opens the recordings with their traces, of which only the misses count that the options select.
 fn read(arguments: &Simulate) -> anyhow::Result<(Vec<Recording>, Vec<Replayed>)> {
     let mut recordings = Vec::new();
     let mut traces = Vec::new();
@@ -226,7 +226,7 @@ fn only_note(only: CountedMode) -> String {
     format!("Misses of {whose} alone (--only): {other} compute, and miss nothing.")
 }
 
-/// What time counts of programs that run at once, and what they share.
+/// A note on the time that counts for programs that run at once, and on what they share.
 fn together_note(together: &Programs, programs: usize) -> String {
     format!(
         "{programs} programs at once: where some mark a phase, the time from the first one's begin to the last one's end \
@@ -235,7 +235,7 @@ fn together_note(together: &Programs, programs: usize) -> String {
     )
 }
 
-/// Several processes take turns on the CPUs where they were traced.
+/// A note if several processes take turns on CPUs.
 fn processes_note(trace: &dyn Trace, outcomes: &[Outcome]) -> Option<String> {
     let threads = outcomes.first().map_or(0, |outcome| outcome.threads.len());
     let processes: BTreeSet<u16> = (0..threads).map(|at| trace.application(at)).collect();
@@ -289,7 +289,7 @@ pub fn parameters() -> String {
     text
 }
 
-/// Plans that take more time than first touch, where both were simulated, with what to do instead.
+/// Notes on plans that take more time than first touch, if both were simulated, with what to do instead.
 fn slower_plans(outcomes: &[Outcome]) -> Vec<String> {
     let touch = outcomes.iter().find(|one| one.policy == "first-touch");
     let plans = outcomes.iter().filter(|one| one.policy.starts_with(PLAN));
@@ -329,7 +329,7 @@ pub fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::
     })
 }
 
-/// Policies where none is named, as the help of `--policy` says: those of Verghese's Figure 6.1.
+/// The default of `--policy`, as its help says: the policies of Verghese's Figure 6.1.
 const DEFAULT_POLICIES: [&str; 6] = [
     "round-robin",
     "first-touch",
@@ -339,7 +339,7 @@ const DEFAULT_POLICIES: [&str; 6] = [
     "migrate-replicate",
 ];
 
-/// Leaves out what makes no sense on the machine, and says so.
+/// Removes jobs that cannot run on the machine, and returns a note about them.
 fn leave_out_unsuitable(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> {
     let mut left_out = Vec::new();
     let mut why = None;
@@ -359,7 +359,7 @@ fn leave_out_unsuitable(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> 
     })
 }
 
-/// The policy of a name; where a plan has pages is to be found yet.
+/// The policy with this name; a plan's placement is not read yet.
 pub fn policy(name: &str) -> anyhow::Result<SimulatedPolicy> {
     let plan = || {
         let is_plan = name.starts_with(PLAN) && name != PLAN;
@@ -378,7 +378,7 @@ pub fn policy(name: &str) -> anyhow::Result<SimulatedPolicy> {
     })
 }
 
-/// What to simulate, of what was typed.
+/// The jobs that the arguments ask for.
 fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     let named: Vec<&str> = match arguments.policy.as_slice() {
@@ -415,7 +415,7 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// What has to be known of the figures.
+/// Notes that a reader of the figures needs.
 fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for note in recordings

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_leaves_the_old_file() {
+    fn an_unfinished_write_leaves_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a file");
         WholeFile::write(&path, b"old").unwrap();

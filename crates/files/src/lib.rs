@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_no_text_is_refused() {
+    fn large_files_and_binary_files_are_refused_as_text() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, b"\xff\xfe").unwrap();

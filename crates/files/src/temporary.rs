@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_owner_left_goes_unless_a_process_is_told_of_it() {
+    fn folders_of_killed_owners_are_removed_unless_a_process_uses_them() {
         let parent = tempfile::tempdir().unwrap();
         let in_use = TemporaryFolder::below(parent.path(), "test").unwrap();
         let left = |name: &str| {

@@ -1,4 +1,4 @@
-//! One client: its requests, one after another, and how long it may take over each.
+//! Serves one client: its requests one after another, with a limit of time for each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 use crate::answer::{Answer, Head, Method, Site};
 use crate::limits;
 
-/// What a client is given time for.
+/// The time that a client has for its present request.
 pub(crate) struct Allowance {
     /// Since when it has what it has.
     since: Cell<Instant>,
@@ -47,11 +47,11 @@ impl Allowance {
 
 struct Open {
     allowance: Rc<Allowance>,
-    /// What ends it; none until it is attended to.
+    /// Ends the connection; `None` until it is served.
     ended_by: Option<AbortHandle>,
 }
 
-/// Those who are connected. Numbers are in the order in which they came.
+/// The open connections. Numbers are in the order in which clients connected.
 #[derive(Default)]
 pub(crate) struct Connections {
     open: RefCell<BTreeMap<u64, Open>>,
@@ -59,7 +59,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Room for one more, taken from the one that has been silent longest where there is none.
+    /// Adds a connection. If there is no room, the connection that has been silent longest is ended.
     pub(crate) async fn enter(&self) -> (u64, Rc<Allowance>) {
         while self.open.borrow().len() >= limits::CONNECTIONS {
             let longest = self.longest_silent();
@@ -80,7 +80,7 @@ impl Connections {
         (number, allowance)
     }
 
-    /// What ends it.
+    /// Sets the handle that ends a connection.
     pub(crate) fn ended_by(&self, number: u64, handle: AbortHandle) {
         if let Some(open) = self.open.borrow_mut().get_mut(&number) {
             open.ended_by = Some(handle);
@@ -101,7 +101,7 @@ impl Connections {
         since.min_by_key(|(_, since)| *since)
     }
 
-    /// Room for another where the kernel has none.
+    /// Ends the connection that has been silent longest, because the kernel has no descriptor left.
     pub(crate) fn drop_longest_silent(&self) {
         if let Some((number, _)) = self.longest_silent() {
             self.end(number);
@@ -129,10 +129,10 @@ where
         .half_close(true);
     let mut talk = pin!(protocol.serve_connection(stream, service));
     loop {
-        // While an answer is found, there is nothing to end; a second later it may be there.
+        // While the server works on an answer, the client is not to blame; look again a second later.
         let until = allowance.until.get();
         let look = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(1));
-        // What went wrong is the client's business, which has its answer, or has gone.
+        // Errors are ignored: the client has its answer, or has gone.
         if timeout_at(look, &mut talk).await.is_ok() {
             return;
         }
@@ -199,7 +199,7 @@ async fn find(
     found.map_err(|_| Answer::error(500, "the answer was not found\n"))
 }
 
-/// A header's text, of which there may be one.
+/// The text of a header that may appear once.
 fn one(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, Answer> {
     let mut values = headers.get_all(&name).iter();
     match (values.next(), values.next()) {
@@ -219,7 +219,7 @@ async fn read(body: Incoming) -> Result<Vec<u8>, Answer> {
             format!("at most {} bytes may be posted\n", limits::BODY_BYTES),
         )
     };
-    // Said at once where the client says how much there is.
+    // If the client announces too many bytes, it is refused at once.
     if body.size_hint().lower() > limits::BODY_BYTES as u64 {
         return Err(too_large());
     }
@@ -260,7 +260,7 @@ fn response(answer: Answer, policy: &'static str, allowance: Rc<Allowance>) -> R
     response
 }
 
-/// An answer's body. Whoever takes a piece is given time for the next.
+/// An answer's body in pieces. A client that has taken a piece gets time for the next.
 struct Pieces {
     rest: Bytes,
     allowance: Rc<Allowance>,

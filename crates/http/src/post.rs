@@ -1,4 +1,4 @@
-//! Posting to a server, without TLS: to one on this host, or on a network that is trusted.
+//! Posts to a server without TLS, on this host or in a trusted network.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Bytes of an answer, at most.
+/// Most bytes of an answer.
 const ANSWER_BYTES: usize = 64 << 10;
 
 /// Where to post.
@@ -24,19 +24,19 @@ pub struct Endpoint {
     port: u16,
 }
 
-/// What the server said.
+/// The server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Posted {
-    /// As HTTP has it.
+    /// The HTTP status.
     pub status: u16,
-    /// When the server wants to be asked again.
+    /// After which time the server wants the next request.
     pub retry_after: Option<Duration>,
     /// Content.
     pub body: Bytes,
 }
 
 impl Endpoint {
-    /// Of an address; `port` and `path` where the address has none.
+    /// Parses a URL; `port` and `path` are the defaults.
     ///
     /// # Errors
     /// What is wrong with the address.
@@ -76,7 +76,7 @@ impl Endpoint {
         })
     }
 
-    /// Posts; waits for all of it at most for `time`.
+    /// Posts a body; gives up after `time` in all.
     ///
     /// # Errors
     /// No connection, no answer in time, or one that is no HTTP or too long.
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_the_form_of_one() {
+    fn invalid_addresses_are_refused_with_the_expected_form() {
         for url in [
             "",
             "localhost",
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_posted_arrives_and_what_is_answered_comes_back() {
+    fn posted_bodies_arrive_and_answers_come_back() {
         let (got, posted) = answered(
             b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\nno and more than that",
         );

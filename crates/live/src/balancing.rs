@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says() {
+    fn the_kernels_setting_of_balancing_is_read() {
         let folder = tempfile::tempdir().expect("a folder");
         assert!(!is_on(folder.path()));
         let file = folder.path().join("sys/kernel");

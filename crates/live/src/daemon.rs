@@ -1,4 +1,5 @@
-//! The loop: what an interval showed, what the policy wants, what the guard allows, what the kernel did.
+//! The daemon's loop: it observes an interval, asks the policy for moves, lets the guard limit them, and has the kernel
+//! carry them out.
 
 use std::io::Write;
 
@@ -24,15 +25,15 @@ use crate::process::{IntervalActions, TargetProcess};
 use crate::requested_moves::{MoveRequests, RequestedMoves};
 use fates::PendingActions;
 
-/// What the accesses of samples stand for.
+/// How many accesses to memory the samples stand for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Estimate {
-    /// Time was lost to them: as many as it is times what an access to memory takes.
+    /// Samples give the time lost to memory: it is divided by the time of one access.
     TimeLost {
-        /// What one takes.
+        /// Time of an access to memory.
         latency_ns: f64,
     },
-    /// Their weights say it.
+    /// The weights of the samples are numbers of accesses.
     Weights,
 }
 
@@ -75,12 +76,12 @@ impl Settings {
     }
 }
 
-/// What an interval came to: for the terminal, the metrics and the log.
+/// The results of an interval: for the terminal, the metrics and the log.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What goes to the log.
+    /// The log's entry.
     pub entry: Entry,
-    /// Of the entry's processes, in the same order.
+    /// Times of the entry's processes, in the same order.
     pub process_times: Vec<ProcessTime>,
     /// What the policy wants to be shown.
     pub view: Option<View>,
@@ -92,15 +93,15 @@ pub struct Report {
     pub memory_nodes: u64,
     /// Pages in the table.
     pub hot_pages: usize,
-    /// Pages that had to make way for hotter ones so far.
+    /// Pages so far whose counters were given to hotter pages.
     pub given_up: u64,
-    /// Accesses since the daemon started that found no room between two decisions.
+    /// Accesses since the daemon started that were dropped, because there was no room for more between two decisions.
     pub dropped: u64,
-    /// Accesses since then whose page's node the kernel did not tell, or was not asked.
+    /// Accesses since the daemon started to pages whose node is unknown.
     pub without_node: u64,
     /// Samples since the daemon started that show no access.
     pub without_access: u64,
-    /// Moves that time did not suffice for.
+    /// Moves that were left out for lack of time.
     pub left: u64,
     /// Sums over processes.
     pub outcomes: Outcomes,
@@ -132,7 +133,7 @@ impl Report {
     }
 }
 
-/// What the log does not keep of a process in an interval.
+/// Figures of a process in an interval that the log does not keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessTime {
     /// Its number in the interval's rows.
@@ -239,7 +240,7 @@ impl Daemon {
         log: Option<&mut dyn Write>,
     ) -> Result<Report, Error> {
         let now_ns = kernel.now_ns();
-        self.look_after(observer, kernel);
+        self.update_processes(observer, kernel);
         let (interval, tally) = self.interval(observer, kernel, free, now_ns);
         let began_ns = kernel.now_ns();
         let decisions = self.decider.decide(&interval);
@@ -289,15 +290,15 @@ impl Daemon {
         Ok(report)
     }
 
-    /// The daemon ends: nothing is left behind in the targets but where their pages are.
+    /// Ends the daemon: removes everything that it has set in the targets. Pages stay where they are.
     pub fn let_go(&mut self, kernel: &mut dyn Kernel) {
         for process in self.processes.values_mut() {
             process.let_go(kernel);
         }
     }
 
-    /// Processes that are new, have ended, or are other programs now.
-    fn look_after(&mut self, observer: &Observer, kernel: &mut dyn Kernel) {
+    /// Adds new processes, and removes those that have ended or become other programs; reads changed address spaces.
+    fn update_processes(&mut self, observer: &Observer, kernel: &mut dyn Kernel) {
         for (at, process) in observer.processes().iter().enumerate() {
             let index = ProcessIndex(at as u32);
             let over = process.threads == 0;
@@ -332,14 +333,14 @@ impl Daemon {
         }
         for (index, process) in &mut self.processes {
             let seen = &observer.processes()[index.0 as usize];
-            // Of those that nothing was seen of nothing is decided.
+            // Nothing is decided about processes that were not observed.
             if seen.sampled {
                 process.read_space(kernel, seen.remapped);
             }
         }
     }
 
-    /// What is to be moved, by process.
+    /// The moves that the policy requests, by process.
     fn requested_moves(
         &mut self,
         free: &FreeMemory,
@@ -361,7 +362,7 @@ impl Daemon {
         if !self.settings.moves_threads {
             return;
         }
-        // Earlier ones were about threads that have moved on since.
+        // Earlier requests are about threads that have moved since.
         for process in self.processes.values_mut() {
             process.forget_pins();
         }

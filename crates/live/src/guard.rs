@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_harm_is_undone_and_not_tried_for_twice_as_long_each_time() {
+    fn harmful_moves_are_undone_and_pauses_double() {
         let mut guard = Guard::new(AT_ONCE);
         let mut pauses = Vec::new();
         for _ in 0..8 {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_left_alone_once_its_pages_are_back() {
+    fn a_process_is_left_alone_once_its_pages_are_back() {
         let mut guard = Guard::new(AT_ONCE);
         guard.judge(loss(0.3), 100, 0);
         assert_eq!(guard.judge(loss(0.5), 100, 0), Verdict::MoveBack);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_measured_for_some_intervals_first() {
+    fn a_process_is_measured_before_pages_move() {
         let mut guard = Guard::new(GuardThresholds::default());
         for _ in 0..GuardThresholds::default().intervals - 1 {
             assert_eq!(guard.judge(loss(0.4), 100, 0), Verdict::Move(0));

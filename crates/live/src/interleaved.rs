@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_counts_less_and_less() {
+    fn older_interleavings_count_less() {
         let mut pages = Interleaved::default();
         pages.insert(7, 4);
         (0..400).for_each(|at| pages.sampled(7, at % 4));

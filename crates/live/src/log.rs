@@ -1,4 +1,4 @@
-//! The log of decisions, and deciding them again.
+//! The log of decisions, and its replay.
 //!
 //! Each line is JSON: first a [`Head`], then an [`Entry`] for each interval. An entry has all inputs of its decisions, so
 //! `nearpage live --replay` repeats them and compares, bit for bit.
@@ -16,8 +16,8 @@ use crate::guard::Stage;
 use crate::mover::Outcomes;
 use crate::policies::LivePolicy;
 
-/// Version of the log's form. Logs of version 1 do not say what became of actions (`settled` of an interval), and policies
-/// were not told. Up to version 2, policies were not told what moves cost.
+/// Version of the log's form. Logs of version 1 lack the results of actions (`settled` of an interval), on which policies
+/// did not depend. Up to version 2, policies did not know the cost of moves.
 pub const VERSION: u32 = 3;
 const VERSION_WITHOUT_FATES: u32 = 1;
 const VERSION_WITHOUT_COSTS: u32 = 2;
@@ -53,7 +53,7 @@ pub struct Head {
     pub seed: u64,
     /// Where samples come from.
     pub source: String,
-    /// What in the inputs is estimated from samples, for want of counters.
+    /// Inputs that are estimated from samples, because there are no counters.
     pub estimated: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ impl From<&ThreadMove> for LoggedThreadMove {
     }
 }
 
-/// How a process fared.
+/// A process in an interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoggedProcess {
@@ -140,12 +140,12 @@ pub struct LoggedProcess {
     pub local_per_1000: u32,
     /// Accesses seen.
     pub accesses: u64,
-    /// Pages that were to move.
+    /// Pages that the policy requested to move.
     #[serde(alias = "wished")]
     pub requested: u64,
     /// Replications among them, which became interleaving.
     pub replications_interleaved: u64,
-    /// All that was moved since it was last well is being moved back.
+    /// The guard is moving back all pages that were moved since the process last did well.
     pub moved_back: bool,
     /// Threads that were pinned to a node.
     #[serde(default)]
@@ -166,7 +166,7 @@ pub struct Entry {
     pub actions: Vec<LoggedAction>,
     /// What was decided about threads.
     pub thread_moves: Vec<LoggedThreadMove>,
-    /// What was done about it.
+    /// The processes, and what was done with their pages.
     pub processes: Vec<LoggedProcess>,
     /// When it ended, since 1970.
     pub time_unix_ms: u64,
@@ -205,12 +205,12 @@ pub fn append(out: &mut dyn Write, line: &impl Serialize) -> io::Result<()> {
     out.flush()
 }
 
-/// What deciding again came to.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplaySummary {
     /// Intervals.
     pub intervals: u64,
-    /// Decisions, all of them as they were.
+    /// Decisions, all of which were the same again.
     pub decisions: u64,
     /// The last line is cut short: the daemon was killed while it wrote.
     pub cut_short: bool,
@@ -290,7 +290,7 @@ fn cycle_a_nanosecond() -> u32 {
 }
 
 impl Head {
-    /// What the policy is made for.
+    /// The setting for which the policy is made.
     pub fn setting(&self) -> Setting {
         Setting {
             nodes: self.nodes.len(),

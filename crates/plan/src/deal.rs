@@ -1,4 +1,4 @@
-//! From patterns over threads to sequences of nodes: who gets which part of an object.
+//! Turns patterns over threads into sequences of nodes: which node gets which part of an object.
 
 mod parts;
 
@@ -14,7 +14,7 @@ use crate::compact::{Tables, run};
 use crate::file::{REVERSED, joined, team_and_order};
 use crate::{Error, Owner, PageRun, Placement, Target, Team, threads_of};
 
-/// A scaled list of page runs becomes a block pattern of at most so many shares.
+/// Most shares of the block pattern that a scaled list of page runs becomes.
 const SHARES_MAX: u64 = 1 << 16;
 
 /// Deals the parts of one decision's objects to nodes.
@@ -35,7 +35,7 @@ pub(crate) struct Dealer<'a> {
 }
 
 impl Dealer<'_> {
-    /// The rule with its placement; two where page runs fit one size only.
+    /// The rule with its placement; two rules if page runs fit one size only.
     pub fn place(&mut self, rule: Rule, wanted: &Placement) -> Result<Vec<Rule>, Error> {
         let rule = for_growth(rule, wanted);
         let place = |placement: u32| Rule { placement, ..rule };
@@ -118,7 +118,7 @@ impl Dealer<'_> {
         }])
     }
 
-    /// Objects of some numbers, a run of a call site's.
+    /// A rule for the objects of a call site with consecutive numbers.
     fn place_run(&mut self, rule: Rule, owner: &Owner) -> Result<Vec<Rule>, Error> {
         let nodes = self.run_owner_nodes(owner, false)?;
         let parts = parts(rule.order, nodes.len());
@@ -131,8 +131,8 @@ impl Dealer<'_> {
         Ok(rules.collect())
     }
 
-    /// The objects of a call site, dealt to the threads of a team in turn or, where it is said of how many objects, in
-    /// shares: a rule for each thread.
+    /// Rules for the objects of a call site, one for each thread of a team. Objects go to the threads in turn or, if their
+    /// number `objects` is known, in shares.
     fn place_in_turn(&mut self, rule: Rule, team: &str, objects: u32) -> Result<Vec<Rule>, Error> {
         if rule.subject != subject::CALL_SITE {
             return Err(Error::NotOfCallSite {
@@ -157,7 +157,7 @@ impl Dealer<'_> {
             .collect()
     }
 
-    /// The plan's first team where none is named.
+    /// The name of a team; the plan's first team if none is named.
     fn team_name<'b>(&'b self, team: &'b str) -> Result<Cow<'b, str>, Error> {
         let known = || self.teams.iter().map(|team| team.name.as_str());
         let is_known =
@@ -263,7 +263,7 @@ impl Dealer<'_> {
         Ok(share)
     }
 
-    /// The rule with page runs: exactly as planned where its objects have the planned size.
+    /// The rule with page runs: exactly as planned for objects of the planned size.
     fn place_runs(&mut self, rule: Rule, runs: &[PageRun]) -> Result<Vec<Rule>, Error> {
         let owned = self.owned_bytes(runs)?;
         let end = owned.last().map_or(0, |&(_, end, _)| end);
@@ -284,8 +284,8 @@ impl Dealer<'_> {
         }
     }
 
-    /// The objects of a call site: to the page where they are of the planned size, else in the same proportions, by a rule
-    /// with more flags.
+    /// Rules for the objects of a call site: exact to the page for objects of the planned size, and in the same proportions
+    /// for others, by a rule with more flags.
     fn place_owned(
         &mut self,
         rule: Rule,
@@ -301,7 +301,7 @@ impl Dealer<'_> {
             ..rule
         };
         if rule.order != [0, NONE] {
-            // Bounds would change what is counted; of the same size the shares are the pages.
+            // Bounds would change which objects are counted. For the planned size, the shares are the pages.
             return vec![scaled];
         }
         let [low, high] = rule.size_bounds_bytes;
@@ -342,7 +342,7 @@ impl Dealer<'_> {
             let nodes = self.run_owner_nodes(&run.owner, descends)?;
             let part = |at: usize| {
                 let offset = u128::from(end - start) * at as u128 / nodes.len() as u128;
-                // Whole pages.
+                // Both are whole pages.
                 (start + offset as u64) / bytes * bytes
             };
             let parts = (0..nodes.len()).map(|at| (part(at), part(at + 1), nodes[at]));
@@ -351,8 +351,8 @@ impl Dealer<'_> {
         Ok(owned)
     }
 
-    /// Pages that a static object has now, and that it had in the plan, whose runs end at `end`; none
-    /// where the runs fit as they are.
+    /// Number of pages of a static object now and in the plan, whose runs end at `end`; `None` if the runs fit as they
+    /// are.
     fn static_scale(&mut self, rule: &Rule, end: u64) -> Option<(u64, u64)> {
         let page_bytes = u64::from(self.target.page_bytes);
         let planned = end.div_ceil(page_bytes).max(1);
@@ -404,7 +404,7 @@ impl Dealer<'_> {
     }
 }
 
-/// Shares and runs are for the size of the heap that was observed; all else goes on as it grows.
+/// A rule for a heap that may grow: shares and runs hold for the observed size, other placements also beyond.
 fn for_growth(rule: Rule, wanted: &Placement) -> Rule {
     match (rule.subject, wanted) {
         (
@@ -422,7 +422,7 @@ fn for_growth(rule: Rule, wanted: &Placement) -> Rule {
     }
 }
 
-/// Does one thread of a team come after another of it?
+/// Does one thread of a team come after another of the same team?
 fn is_after(one: &Owner, other: &Owner) -> bool {
     match (one, other) {
         (
@@ -436,7 +436,7 @@ fn is_after(one: &Owner, other: &Owner) -> bool {
     }
 }
 
-/// First and last numbers in equal parts, as many as there are numbers at most.
+/// Divides the numbers from `first` to `last` into equal parts, at most one for each number.
 fn parts([first, last]: [u32; 2], count: usize) -> Vec<[u32; 2]> {
     let all = u64::from(last.saturating_sub(first)) + 1;
     let count = (count as u64).min(all);
@@ -460,7 +460,7 @@ fn page_runs(owned: &[(u64, u64, NodeId)], page_bytes: u64, scale: Option<(u64, 
     for &(start, end, node) in owned {
         let (first, last) = (page(start), page(end).max(page(start) + 1));
         match runs.last_mut() {
-            // Rounded away, or more of the same.
+            // The run is empty after rounding, or continues the one before.
             Some(before) if before.first_page >= first || before.node == u32::from(node.0) => {
                 let pages = last.saturating_sub(before.first_page);
                 before.pages = before.pages.max(u32::try_from(pages).unwrap_or(u32::MAX));

@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_read_back() {
+    fn rules_are_read_back_as_typed() {
         for text in [
             "symbol:cvar=block-cyclic:20M",
             "symbol:cvar=block:0-48M/64M",

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_passed_over_and_said() {
+    fn unreadable_plans_are_skipped_and_reported() {
         let folder = tempfile::tempdir().expect("folder");
         let store = Store::new(folder.path());
         let command = program("ab", &[]);

@@ -1,4 +1,4 @@
-//! From plans and rules written by hand to the compact form, for one machine and one number of
+//! Translates plans, and rules written by hand, into the compact form for one machine and one number of
 //! threads.
 
 mod phases;
@@ -17,22 +17,22 @@ use crate::{
     ProgramImage, Start, Subject, Target, Team,
 };
 
-/// What the preload library reads, and what people should know about it.
+/// The file that the preload library reads, and what people should know about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compact {
     /// The file, as [`nearpage_wire::compact_plan`] lays it out.
     pub bytes: Vec<u8>,
     /// Name of every rule, by the number that the library's summary reports it under.
     pub rule_names: Vec<String>,
-    /// By the same number: the position of the rule's decision in its plan; none: written by hand, or of a phase.
+    /// By the same number: the position of the rule's decision in its plan; `None` for a rule written by hand or of a phase.
     pub decisions: Vec<Option<usize>>,
-    /// By the same number: the function that the rule's phase begins with; none: it holds from the start.
+    /// By the same number: the function with which the rule's phase begins; `None` if the rule holds from the start.
     pub phases: Vec<Option<String>>,
-    /// By number of the phase in the file: the function with which its threads change places; none: they stay.
+    /// By number of the phase in the file: the function with which its threads change CPUs; `None` if they stay.
     pub exchanges: Vec<Option<String>>,
-    /// What was found again only by its second key, scaled, or left out; one line each.
+    /// Warnings about objects that were recognised by a weaker key, scaled, or left out; one line each.
     pub warnings: Vec<String>,
-    /// What is in `bytes`.
+    /// The contents of `bytes`.
     pub(crate) tables: Tables,
 }
 
@@ -106,7 +106,7 @@ pub fn translate(
     })
 }
 
-/// What to recognise and where to put it, under one name.
+/// Objects to recognise and their placement, under one name.
 struct RuleRequest<'a> {
     name: &'a str,
     /// Its position in the plan.
@@ -210,7 +210,7 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// Says where the command's program is another than the plan's, or another build.
+    /// Warns if the command's program is another than the plan's, or another build.
     fn warn_of_build(&mut self, plan: &Plan, own: Option<&ProgramImage>) {
         let executable = &plan.program.executable;
         let build_id = &plan.program.build_id;
@@ -295,7 +295,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Says what of a placement that does not begin at the allocation is not done.
+    /// Warns of parts of a placement that cannot begin later than the allocation.
     fn warn_of_start(&mut self, decision: &Decision) {
         let name = &decision.name;
         let warning = match (self.target.later, decision.start, &decision.placement) {
@@ -386,7 +386,7 @@ impl<'a> Translation<'a> {
         Ok(Ok(rules))
     }
 
-    /// A policy of the process asks the kernel for memory of these nodes, and nobody counts what it did.
+    /// Checks a placement of unmatched memory: the nodes must exist, as a policy of the process reports no failures.
     fn check_unmatched(&self, request: &RuleRequest<'_>) -> Result<(), Error> {
         let nodes: &[_] = match request.placement {
             Placement::Interleave { nodes } => nodes,

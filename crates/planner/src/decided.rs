@@ -39,9 +39,9 @@ impl Layout {
 /// Where threads are taken to run, and how many nodes that takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Threads {
-    /// By which rule.
+    /// The rule by which they are placed.
     pub layout: Layout,
-    /// Why they are not where they were recorded, where nobody asked for another layout.
+    /// Why they are not where they were recorded, although no option asks for another layout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Threads that were recorded.

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn where_both_are_the_same_the_recording_is_believed() {
+    fn the_recorded_layout_counts_where_both_are_the_same() {
         let team = openmp(4);
         for (said, found) in [
             (Some(Layout::Compact), Layout::Compact),
@@ -312,7 +312,7 @@ mod tests {
     proptest! {
         /// What is pinned is recognised, more threads than CPUs or not.
         #[test]
-        fn what_is_pinned_is_recognised(
+        fn pinned_threads_are_recognised(
             name in prop::sample::select(vec!["amd48", "opteron-4", "intel32", "flash-8"]),
             count in 1u32..100,
             wanted in prop::sample::select(Layout::ALL.to_vec()),

@@ -1,8 +1,8 @@
-//! The one entry: a recording and a machine, and what is decided for its programs, or predicted of a plan that there
-//! is already.
+//! The planner's one entry point: from a recording and a machine, it decides a plan for each program, or predicts the
+//! effect of an existing plan.
 //!
-//! Every command that shows a plan asks here, and gets a [`DecidedPlan`]: the same question has one answer, whoever asks
-//! it.
+//! Every command that shows a plan calls it and gets a [`DecidedPlan`], so the same question has the same answer in every
+//! command.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ use crate::translated::translated;
 /// One recording on one machine: decides for its programs, and predicts what plans do.
 pub struct Planner<'a> {
     recording: &'a Recording,
-    /// Of samples, with few heavy ones no more than they can tell.
+    /// The samples, with a bound on the weight of few heavy ones.
     attribution: Cow<'a, Attribution>,
     names: Names<'a>,
     machine: &'a Machine,
@@ -106,12 +106,12 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// How far the search for placements is, while it goes on.
+    /// The progress of the search for placements.
     pub fn progress(&self) -> Arc<SearchProgress> {
         self.progress.clone()
     }
 
-    /// The same of an analysis.
+    /// A planner for an analysis.
     pub fn of(
         analysis: &'a Analysis,
         machine: &'a Machine,
@@ -125,13 +125,13 @@ impl<'a> Planner<'a> {
         &self.nodes
     }
 
-    /// Where threads are taken to run.
+    /// The assumed placement of threads.
     pub fn threads(&self) -> &Threads {
         &self.threads
     }
 
-    /// What decisions are made from: an input for each executable that bears some of the cost, the costliest first;
-    /// of several processes of one executable, the busiest speaks for all.
+    /// The inputs of decisions: one for each executable that bears some of the cost, the costliest first.
+    /// The busiest of several processes of one executable represents all of them.
     ///
     /// # Errors
     /// [`Error::NoThreads`].
@@ -158,14 +158,13 @@ impl<'a> Planner<'a> {
         Ok(found.into_iter().map(input).collect())
     }
 
-    /// The machine with what had to be assumed of it, on which times are predicted.
+    /// The machine on which times are predicted, with assumptions where figures are unknown.
     fn modelled(&self) -> &Machine {
         let assumed = self.assumed.as_ref();
         assumed.map_or(self.machine, |assumed| &assumed.machine)
     }
 
-    /// The judge that replays the recording, where it has a trace that can be replayed with threads where they are taken
-    /// to run.
+    /// The judge that replays the recording, if it has a trace that can be replayed with the assumed placement of threads.
     pub(crate) fn replays(&self, runtime_scale: f64) -> Result<Option<Replays<'_>>, Error> {
         match self.is_as_recorded && self.machine.nodes_with_memory().len() > 1 {
             true => {
@@ -186,7 +185,7 @@ impl<'a> Planner<'a> {
         parameters: &Parameters,
     ) -> Result<Vec<DecidedPlan>, Error> {
         let programs = self.programs()?;
-        // What one policy has replayed is known to the others.
+        // Policies share the results of replays.
         let mut replays = self.replays(parameters.runtime_scale)?;
         let mut decided = Vec::new();
         for (&policy, input) in policies
@@ -200,7 +199,7 @@ impl<'a> Planner<'a> {
         Ok(decided)
     }
 
-    /// The plans alone by one policy, without what they do, for each of [`Self::programs`].
+    /// The plans of one policy for each of [`Self::programs`], without predictions.
     ///
     /// # Errors
     /// A recording without threads, or that cannot be read.
@@ -219,7 +218,7 @@ impl<'a> Planner<'a> {
         Ok(plans)
     }
 
-    /// Decides for one program; none where replays show that it takes longer than `limit_ns` under all simple rules.
+    /// Decides for one program; `None` if replays show that it takes longer than `limit_ns` under all simple rules.
     pub(crate) fn decide_within(
         &self,
         limit_ns: f64,
@@ -272,8 +271,8 @@ impl<'a> Planner<'a> {
         Ok(Some(decided))
     }
 
-    /// A plan without what samples are too few for, how sure it is about each object of the recording, and of its saving where it
-    /// is `auto`'s; of a trace, which has all accesses, the plan as it is.
+    /// Removes decisions from a plan for which there are too few samples. Also returns how sure it is about each object
+    /// and, for a plan of `auto`, about the saving. A plan of a trace, which has all accesses, stays as it is.
     fn sure(
         &self,
         mut plan: Plan,
@@ -306,7 +305,7 @@ impl<'a> Planner<'a> {
         self.predicted(plan, input, parameters, replays.as_mut(), None)
     }
 
-    /// `known`: how sure the time is, where that was asked already.
+    /// Predicts a plan; `known` is how sure the time is, if that was computed already.
     fn predicted(
         &self,
         mut plan: Plan,
@@ -375,8 +374,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// What a plan does to the time, and how sure that is; `here` is the plan in terms of this recording. None where nothing
-    /// can be told.
+    /// Predicts a plan's effect on the time, and how sure that is; `here` is the plan in terms of this recording. `None` if no
+    /// prediction is possible.
     fn times(
         &self,
         plan: &Plan,
@@ -405,7 +404,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// How times were predicted, of a run as long as the recorded one and of the longer one, and how sure they are.
+/// How times were predicted, the times of a run as long as the recorded one and of a longer one, and how sure they are.
 type PredictedTimes = (Judged, [Times; 2], Uncertainty);
 
 /// Was a plan made of a run with other arguments, or with teams of other sizes? Patterns over threads are dealt anew then.
@@ -420,7 +419,7 @@ fn is_of_other_run(plan: &Plan, input: &Input) -> bool {
     is_known && planned != recorded || plan.teams.iter().any(other_size)
 }
 
-/// Makes the plan of one program; none where replays show that it takes longer than `limit_ns` under all simple rules.
+/// Makes the plan of one program; `None` if replays show that it takes longer than `limit_ns` under all simple rules.
 fn plan_within(
     limit_ns: f64,
     policy: Policy,
@@ -434,7 +433,7 @@ fn plan_within(
     }
 }
 
-/// What `auto` decides about otherwise for the sake of inputs of another size.
+/// A note on objects about which `auto` decides differently, so that the plan suits inputs of another size.
 fn note_of_size(plan: &Plan, input: &Input, parameters: &Parameters) -> Option<String> {
     if parameters.same_input {
         return None;
@@ -468,11 +467,11 @@ fn note_of_size(plan: &Plan, input: &Input, parameters: &Parameters) -> Option<S
     })
 }
 
-/// Objects that a note names.
+/// Most objects that a note names.
 const NAMED_MAX: usize = 4;
 
-/// Sets what decisions are expected to do to what is predicted of their objects, so that the plan's file says what
-/// every command prints.
+/// Sets the expected effects of decisions to the prediction for their objects, so that the plan's file agrees with
+/// the output of every command.
 fn note_effects(plan: &mut Plan, prediction: &Prediction) {
     let mut of_decision: Vec<Vec<usize>> = vec![Vec::new(); plan.decisions.len()];
     for (number, object) in prediction.objects.iter().enumerate() {

@@ -7,12 +7,12 @@ use crate::thread::Thread;
 
 /// `RLIMIT_STACK`.
 const RESOURCE_STACK: usize = 3;
-/// Stands for the main stack's size where the size is unlimited.
+/// Assumed size of the main stack where `RLIMIT_STACK` is unlimited.
 const UNLIMITED_STACK_BYTES: u64 = 64 << 20;
-/// Upper bound of what the C library keeps at and above the thread pointer.
+/// Upper bound of the C library's control block, which begins at the thread pointer.
 const CONTROL_BLOCK_BYTES: usize = 4096;
 
-/// The numbers of a line of `/proc/PID/maps` that ends in this name.
+/// First address and end of the mapping in a line of `/proc/PID/maps`, if the line ends in `name`.
 fn named_line(line: &[u8], name: &[u8]) -> Option<[usize; 2]> {
     let line = line.strip_suffix(name)?;
     let mut bounds = [0usize; 2];
@@ -34,17 +34,17 @@ fn named_line(line: &[u8], name: &[u8]) -> Option<[usize; 2]> {
     (bounds[0] < bounds[1]).then_some(bounds)
 }
 
-/// The main thread's stack as it is mapped now: first byte, and the one after the last.
+/// The part of the main thread's stack that is mapped now: first byte, and the byte after the last.
 pub fn main_stack_mapping() -> Option<(usize, usize)> {
     named_mapping(b"[stack]")
 }
 
-/// First byte of the heap that `brk` extends, whether there is any of it yet or not; 0: not known.
+/// First byte of the heap that `brk` extends, even while the heap is empty; 0: unknown.
 pub fn heap_start() -> usize {
     named_mapping(b"[heap]").map_or_else(sys::program_break, |(start, _)| start)
 }
 
-/// The first mapping of the process that the kernel calls so.
+/// The first mapping of the process that the kernel lists under `name`.
 fn named_mapping(name: &[u8]) -> Option<(usize, usize)> {
     let fd = sys::open(b"/proc/thread-self/maps\0", sys::O_RDONLY).ok()?;
     let mut buffer = [0u8; 1024];
@@ -95,8 +95,8 @@ pub fn local_storage(static_bytes: usize) -> [usize; 2] {
     }
 }
 
-/// The stack of a thread, from the attributes that its creator passed: low and bytes where the
-/// program gave the memory, otherwise 0 and bytes.
+/// A thread's stack by the attributes that its creator passed: lowest address and size in bytes. The address is 0 where
+/// the C library is to allocate the stack.
 ///
 /// # Safety
 /// `attributes` is null or points to initialised thread attributes.
@@ -116,7 +116,7 @@ pub unsafe fn stack_of_attributes(attributes: *const core::ffi::c_void) -> [usiz
             real::pthread_attr_getstacksize(attributes, &mut bytes);
             let mut given = 0usize;
             real::pthread_attr_getstack(attributes, &mut low, &mut given);
-            // Without memory of the program's, glibc answers with a stack that ends at address 0.
+            // If the program set no stack memory, glibc answers with a stack that ends at address 0.
             if low.wrapping_add(given) == 0 || low == 0 {
                 low = 0;
             }
@@ -125,8 +125,8 @@ pub unsafe fn stack_of_attributes(attributes: *const core::ffi::c_void) -> [usiz
     [low, bytes]
 }
 
-/// The calling thread's stack, from what [`stack_of_attributes`] said in its creator. The C library
-/// puts static thread-local storage at the top of the stacks it makes.
+/// The calling thread's stack, from the result of [`stack_of_attributes`] in its creator. The C library
+/// puts static thread-local storage at the top of the stacks that it allocates.
 pub fn thread_stack(attributes: [usize; 2], local_storage: [usize; 2]) -> [usize; 2] {
     let [low, bytes] = attributes;
     if bytes == 0 {
@@ -138,8 +138,8 @@ pub fn thread_stack(attributes: [usize; 2], local_storage: [usize; 2]) -> [usize
     [local_storage[1].saturating_sub(bytes), local_storage[0]]
 }
 
-/// The whole pages of the memory that the calling thread's stack was put in, thread-local storage
-/// included: `attributes` and `local_storage` as for [`thread_stack`]. None where it is not known.
+/// The whole pages of the memory that holds the calling thread's stack and thread-local storage. `attributes` and
+/// `local_storage` are those of [`thread_stack`]; `None` where the stack is unknown.
 pub fn stack_pages(
     attributes: [usize; 2],
     local_storage: [usize; 2],
@@ -196,7 +196,7 @@ mod tests {
             Some((0x7f10_0000_8000, 0x7f10_0001_0000)),
             "no more than there is"
         );
-        // The program's own memory: what is around it stays as it is.
+        // Memory that the program passed: pages that it shares with other data are left out.
         assert_eq!(pages([0x20010, 0x8000]), Some((0x21000, 0x28000)));
         assert_eq!(pages([0x20000, 0x8000]), Some((0x20000, 0x28000)));
         assert_eq!(pages([0x20010, 0xff0]), None);

@@ -3,8 +3,8 @@
 //! The cache is keyed by the return address of the hook and the distance from there to the top of
 //! the thread's stack. A wrapper called from two functions with frames of one size gives two stacks
 //! with the same key; so an entry also holds *where* on the stack each return address was found,
-//! and is taken only when all of them are still there. That makes a hit as good as an unwinding, at
-//! the cost of one load per frame.
+//! and is a hit only if all of them are still there. A hit is then as reliable as unwinding, and
+//! costs one load per frame.
 //!
 //! Stacks are unwound by libgcc's `_Unwind_Backtrace`. Allocations made by libgcc itself or by the
 //! loader, which may hold the locks that unwinding takes, are never unwound.
@@ -20,14 +20,14 @@ use crate::real::{self, Function};
 use crate::{loader, sys};
 use capture::{Capture, visit_frame};
 
-/// Unwinding time that every process has, in nanoseconds, unless it is told otherwise.
+/// Unwinding time that every process may use in any case, unless the environment sets another, in nanoseconds.
 pub const ALLOWANCE_NS: u64 = 50_000_000;
-/// Unwinding may take one part in this many of the elapsed time.
+/// Beyond that, unwinding may take the elapsed time divided by this.
 const SHARE: u64 = 100;
 const BUCKETS: usize = 1 << 14;
-/// Longest chain of a bucket that is looked through.
+/// Most entries of a bucket's chain that are compared.
 const CHAIN_MAX: usize = 64;
-/// The place of this return address on the stack was not found.
+/// Place of a return address that was not found on the stack.
 const NO_PLACE: u32 = u32::MAX;
 
 /// Where the program called a hook.
@@ -47,9 +47,9 @@ pub struct Site {
     pub number: u32,
     /// Its return addresses, innermost first.
     pub frames: &'static [usize],
-    /// It was defined just now: the log needs its definition.
+    /// The site is new: its definition must be logged.
     pub is_new: bool,
-    /// The stack was left out for cost.
+    /// The stack was not unwound, because the budget of time was used up.
     pub no_stack: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct CallSites {
     spent_ns: AtomicU64,
     /// Stacks unwound.
     pub unwound: AtomicU64,
-    /// Stacks left out for cost.
+    /// Stacks that were not unwound, because the budget of time was used up.
     pub left_out: AtomicU64,
 }
 
@@ -127,7 +127,7 @@ impl CallSites {
         }
     }
 
-    /// Reserves `bytes` of memory (used as it is touched); false when there is none.
+    /// Reserves `bytes` of address space, whose pages cost memory when they are first used; false if the kernel refuses.
     pub fn reserve(&self, start_ns: u64, bytes: usize) -> bool {
         let (Ok(arena), Ok(tables)) = (sys::reserve(bytes), sys::reserve(BUCKETS * 8)) else {
             return false;
@@ -140,13 +140,13 @@ impl CallSites {
         true
     }
 
-    /// Lets stacks be unwound for so many nanoseconds, beside a share of the elapsed time.
+    /// Sets the time for unwinding that does not depend on the elapsed time.
     pub fn allow(&self, allowance_ns: u64) {
         self.allowance_ns.store(allowance_ns, Ordering::Relaxed);
     }
 
-    /// Loads the unwinder. Until then, and where there is none, a site is its return address. Must
-    /// be called from a point at which the program could call `dlopen` too.
+    /// Loads the unwinder. Until then, and where none is installed, a site is its return address alone. Must
+    /// be called at a point where the program could call `dlopen` as well.
     pub fn load_unwinder(&self) {
         const RTLD_NOW: c_int = 2;
         let name = c"libgcc_s.so.1";
@@ -182,14 +182,14 @@ impl CallSites {
         self.backtrace.store(backtrace, Ordering::Release);
     }
 
-    /// Modules were unloaded or the process forked: addresses may mean something else now, and the
-    /// log may not have the definitions. Sites get new numbers from here on.
+    /// Gives all sites new numbers: after modules were unloaded, an address may belong to other code, and a forked
+    /// process's log lacks the definitions.
     pub fn forget(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The site of an allocation made by `caller` on a stack whose top is `stack_top` (0: not on
-    /// the thread's own stack). With `whole`, the budget does not count.
+    /// the thread's own stack). With `whole`, the stack is unwound whatever the budget.
     pub fn site(&self, caller: Caller, stack_top: usize, whole: bool, now_ns: u64) -> Site {
         let generation = self.generation.load(Ordering::Relaxed);
         let depth = stack_top.saturating_sub(caller.at);
@@ -341,7 +341,7 @@ impl CallSites {
         }
     }
 
-    /// The site with these frames and its offset in the arena, defined now unless it was before.
+    /// The site with these frames and its offset in the arena; defines the site if it is new.
     fn define(&self, frames: &[usize], generation: u32) -> Option<(Site, u32)> {
         let hash = hash(frames.iter().copied());
         let arena = self.arena.load(Ordering::Relaxed);

@@ -12,35 +12,35 @@ use crate::{real, sys};
 
 /// `RTLD_DEEPBIND`.
 const DEEPBIND: usize = 8;
-/// Bytes of the page around a read-only relocation. On kernels with larger pages, such relocations stay as they are.
+/// Bytes of the page around a read-only relocation. On kernels with larger pages, such relocations are not redirected.
 const PAGE_BYTES: usize = 4096;
 
-/// Such a library was, or is being, loaded.
+/// A library was, or is being, loaded with this flag.
 static IS_SEEN: AtomicBool = AtomicBool::new(false);
 
-/// A library is about to be loaded with these flags of `dlopen`.
+/// Takes note that `dlopen` is about to load a library with these flags.
 pub fn loading(flags: usize) {
     if flags & DEEPBIND != 0 {
         IS_SEEN.store(true, Ordering::Relaxed);
     }
 }
 
-/// Modules were loaded.
+/// Redirects the calls of libraries that were loaded with the flag; to be called after each `dlopen`.
 pub fn modules_changed() {
     if IS_SEEN.load(Ordering::Relaxed) {
-        loader::each_call_of_others(PAGE_BYTES, lead_here);
+        loader::each_call_of_others(PAGE_BYTES, redirect);
     }
 }
 
-/// Leads a word here through which the module of the range `module` calls a function behind this library.
-fn lead_here(name: &CStr, slot: CallSlot, module: [usize; 2]) {
+/// Redirects a word of a global offset table to this library's function `name`. `module` is the range of the word's module.
+fn redirect(name: &CStr, slot: CallSlot, module: [usize; 2]) {
     let Some(behind) = real::behind(name) else {
         return;
     };
     // SAFETY: a word of a loaded module, eight bytes long and aligned; the loader may be writing it.
     let word = unsafe { AtomicUsize::from_ptr(slot.address as *mut usize) };
     let leads_to = word.load(Ordering::Acquire);
-    // The word leads into the module's own procedure linkage: the loader looks the function up with the first call.
+    // An address in the module's own procedure linkage table: the loader looks the function up with the first call.
     let is_unbound = (module[0]..module[1]).contains(&leads_to);
     let is_behind = match is_unbound {
         true => loader::find_only(name) == Some(behind),

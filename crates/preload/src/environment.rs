@@ -6,7 +6,7 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Is there an environment yet? The loader may call `malloc` before the C library has one.
+/// Has the C library set up the environment? The loader may call `malloc` before.
 pub fn is_ready() -> bool {
     // SAFETY: a pointer-sized variable of the C library; read once, compared only.
     !unsafe { (&raw const environ).read_volatile() }.is_null()
@@ -51,12 +51,12 @@ pub fn path(name: &str) -> Option<&'static [u8]> {
     Some(unsafe { CStr::from_ptr(value.as_ptr().cast()) }.to_bytes_with_nul())
 }
 
-/// Is the library to do nothing?
+/// Does the environment switch this library off?
 pub fn is_disabled() -> bool {
     variable(nearpage_wire::DISABLE_VARIABLE) == Some(b"1")
 }
 
-/// The variable as an unsigned decimal number; `None` when it is unset or something else.
+/// The variable as an unsigned decimal number; `None` when it is unset or no such number.
 pub fn number(name: &str) -> Option<u64> {
     let value = variable(name)?;
     if value.is_empty() {

@@ -1,18 +1,19 @@
 //! Which large allocations are logged, and which of them are alive.
 //!
-//! Every large allocation is logged, unless a call site makes objects that do not live long, faster than samples come:
-//! hardly any access to such an object is ever sampled, and logging each would cost more than the
-//! allocation. Every record of an object that was freed young is a debt of its site, which time
-//! pays off at `RECORDS_PER_SECOND` ([`Debts`]). A site deep in debt is sampled by bytes
-//! ([`crate::sampling`]), with a mean distance that doubles as the debt goes on growing; so a busy
-//! site comes to rest near that many records a second, whatever its rate. Objects that stay cost
-//! next to nothing, so a site that makes many and keeps them is logged one by one.
+//! Every large allocation is logged, unless its call site allocates short-lived objects at a high rate. Hardly any access
+//! to such an object is ever sampled, and a record would cost more than the allocation.
+//!
+//! Each call site has a budget of records (a leaky bucket, [`SiteBudgets`]), which refills at `RECORDS_PER_SECOND`. An
+//! object is charged when it is freed, by its age: a young one costs a whole record, an old one next to nothing. So a
+//! site that keeps many objects has each of them logged. Allocations of a site that has overdrawn its budget are sampled
+//! by bytes ([`crate::sampling`]). The mean distance between samples doubles as the site overdraws further, so that even
+//! the busiest site settles near `RECORDS_PER_SECOND`.
 //!
 //! Sites are told apart by a hash of the return address and of the depth of the stack, without
-//! unwinding: two that share one (`SITES` there are) share their debt.
+//! unwinding. Sites with the same hash, one of `SITES`, share a budget.
 //!
-//! What is in the log is kept in a table ([`LiveObjects`]), because the allocator's own addresses do not
-//! tell; a `free` looks there whether it has to be logged.
+//! Addresses do not show which objects are logged, so a table has the logged ones ([`LiveObjects`]), where each `free`
+//! looks its object up.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -22,16 +23,16 @@ use crate::call_site::Caller;
 use crate::thread::Thread;
 use crate::{sampling, sys};
 
-/// Records of young objects that a site may go on making.
+/// Records of young objects that a site may make in the long run.
 const RECORDS_PER_SECOND: u64 = 256;
 const RECORD_NS: u64 = 1_000_000_000 / RECORDS_PER_SECOND;
-/// Records on credit, before a site is sampled.
+/// Records that a site may make at once, before its allocations are sampled.
 const CREDIT_NS: u64 = 1024 * RECORD_NS;
-/// An object that lived this long costs a whole record, one of n times the age the n-th part.
+/// An object freed at this age costs a whole record; one that is n times as old, the n-th part.
 const YOUNG_NS: u64 = 10_000_000;
-/// Mean distance of samples of a site just in debt, in bytes.
+/// Mean distance between samples of a site that has just overdrawn its budget.
 const FIRST_PERIOD_BYTES: u64 = 512 << 10;
-/// Further debt that doubles it, and how often it does.
+/// The mean distance doubles whenever the site has overdrawn by this much more, at most `STEPS_MAX` times.
 const STEP_NS: u64 = 256 * RECORD_NS;
 const STEPS_MAX: u64 = 12;
 
@@ -46,17 +47,17 @@ fn site_of(thread: &Thread, caller: Caller) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SITE_BITS)) as usize
 }
 
-/// When each site will have paid for its records (CLOCK_MONOTONIC, ns).
+/// When each site's budget will be whole again (CLOCK_MONOTONIC, ns).
 #[derive(Debug)]
-pub struct Debts([AtomicU64; SITES]);
+pub struct SiteBudgets([AtomicU64; SITES]);
 
-impl Debts {
-    /// Debts of which none is owed.
+impl SiteBudgets {
+    /// Whole budgets.
     pub const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; SITES])
     }
 
-    fn owes(&self, logged: Logged, now_ns: u64) {
+    fn charge(&self, logged: Logged, now_ns: u64) {
         let age_ns = now_ns.saturating_sub(logged.born_ns).max(YOUNG_NS);
         // The product of a record and a year is well within 64 bits.
         let cost_ns = RECORD_NS * YOUNG_NS / age_ns;
@@ -68,7 +69,7 @@ impl Debts {
         }
     }
 
-    /// Mean bytes between two samples of the site now; 0: log all.
+    /// Mean bytes between two samples of the site now; 0: every allocation is logged.
     fn period_bytes(&self, site: usize, now_ns: u64) -> u64 {
         let paid = self
             .0
@@ -81,19 +82,19 @@ impl Debts {
     }
 }
 
-impl Default for Debts {
+impl Default for SiteBudgets {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Where a thread stands between two samples of a site. Zeroed: every allocation is due.
+/// How far a thread is from its next sample of a site. Zeroed: every allocation is due.
 #[derive(Debug)]
 #[repr(C)]
 struct Gap {
     /// Bytes to the next sample.
     countdown: i64,
-    /// Mean bytes that this gap was drawn with; 0: none, every allocation is due.
+    /// Mean of the distribution that the countdown was drawn from; 0: every allocation is due.
     period_bytes: u64,
 }
 
@@ -116,19 +117,24 @@ pub fn is_due(caller: Caller, size: usize) -> bool {
     }
 }
 
-/// The weight in thousandths of an allocation that [`is_due`], made now, and the distance to the
-/// next one.
-pub fn weigh(thread: &mut Thread, debts: &Debts, caller: Caller, size: usize, now_ns: u64) -> u64 {
+/// The weight, in thousandths, of an allocation that [`is_due`]. Draws the distance to the site's next sample.
+pub fn weigh(
+    thread: &mut Thread,
+    budgets: &SiteBudgets,
+    caller: Caller,
+    size: usize,
+    now_ns: u64,
+) -> u64 {
     if size >= EXACT_ALLOCATION_BYTES {
         return 1000;
     }
     let site = site_of(thread, caller);
-    let period_bytes = debts.period_bytes(site, now_ns);
+    let period_bytes = budgets.period_bytes(site, now_ns);
     if thread.gaps == 0 {
         if period_bytes == 0 {
             return 1000;
         }
-        // Without memory for it, every allocation stays due.
+        // No memory for the gaps: every allocation stays due.
         let Ok(gaps) = sys::reserve(GAPS_BYTES) else {
             return 1000;
         };
@@ -148,7 +154,7 @@ pub fn weigh(thread: &mut Thread, debts: &Debts, caller: Caller, size: usize, no
     weight
 }
 
-/// The thread ends.
+/// Frees the memory of a thread that ends.
 pub fn release(thread: &mut Thread) {
     let gaps = core::mem::take(&mut thread.gaps);
     if gaps != 0 {
@@ -157,7 +163,7 @@ pub fn release(thread: &mut Thread) {
     }
 }
 
-/// What is known of a living object that the log has.
+/// What is remembered of a logged object until it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logged {
     site: usize,
@@ -165,8 +171,8 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// An object whose site owes nothing for it.
-    pub const FREE_OF_CHARGE: Self = Self {
+    /// An object that its site is not charged for.
+    pub const UNCHARGED: Self = Self {
         site: SITES,
         born_ns: 0,
     };
@@ -179,24 +185,24 @@ impl Logged {
         }
     }
 
-    /// The object is freed now.
-    pub fn freed(self, debts: &Debts, now_ns: u64) {
-        debts.owes(self, now_ns);
+    /// Charges the object's site: the object is freed now.
+    pub fn freed(self, budgets: &SiteBudgets, now_ns: u64) {
+        budgets.charge(self, now_ns);
     }
 }
 
 const BUCKETS: usize = 1 << 17;
-/// Keys of a bucket; the eighth word says that objects went on to the next bucket.
+/// Keys of a bucket; the bucket's eighth word says whether objects that belong here are in the next bucket.
 const KEYS: usize = 7;
-/// Buckets that an object may be in.
+/// Consecutive buckets in which an object is looked for.
 const SPAN: usize = 4;
 /// A key whose slot is being written.
 const BEING_WRITTEN: u64 = 1;
 
-/// Logged objects alive, by address: about 900,000 of them.
+/// The logged objects that live, by address: room for about 900,000.
 #[derive(Debug)]
 pub struct LiveObjects {
-    /// `buckets` lines of eight words, then as many with the times of birth.
+    /// `buckets` cache lines of eight keys, then as many with the times of allocation.
     memory: AtomicUsize,
     buckets: AtomicUsize,
 }
@@ -210,8 +216,7 @@ impl LiveObjects {
         }
     }
 
-    /// Reserves memory, used as it is touched: all, or where address space is short a part of it.
-    /// False when there is none.
+    /// Reserves address space: a part of the usual amount unless the process is `roomy`. False if the kernel refuses.
     pub fn reserve(&self, roomy: bool) -> bool {
         let buckets = if roomy { BUCKETS } else { BUCKETS / 64 };
         let Ok(memory) = sys::reserve(buckets * 128) else {
@@ -238,7 +243,7 @@ impl LiveObjects {
         if memory == 0 {
             return false;
         }
-        // Another may be left at this address, of a `free` that nobody saw.
+        // An object whose `free` was not seen may still be listed at this address.
         self.remove(address);
         let buckets = self.buckets.load(Ordering::Relaxed);
         let key = (address as u64 >> 3) << SITE_BITS | (logged.site % SITES) as u64;
@@ -265,7 +270,7 @@ impl LiveObjects {
         false
     }
 
-    /// Where the object at `address` is: its key's slot and its birth's.
+    /// The slots of the object at `address`: of its key, and of its time of allocation.
     #[inline(always)]
     fn find(&self, address: usize) -> Option<(&AtomicU64, &AtomicU64)> {
         let memory = self.memory.load(Ordering::Acquire);
@@ -295,8 +300,7 @@ impl LiveObjects {
         self.find(address).is_some()
     }
 
-    /// What is known of the object at `address`, which is thereby forgotten; None: it is not in the
-    /// log.
+    /// Takes the object at `address` out of the table; `None` if it is not logged.
     pub fn remove(&self, address: usize) -> Option<Logged> {
         let (slot, birth) = self.find(address)?;
         let (key, born_ns) = (slot.load(Ordering::Acquire), birth.load(Ordering::Relaxed));
@@ -333,20 +337,26 @@ mod tests {
         }
     }
 
-    /// Makes and frees objects of `size` bytes, `apart_ns` apart, that live for `age_ns`, until
-    /// `end_ns`; the records and the sum of their weights, in thousandths.
-    fn churn(debts: &Debts, size: usize, apart_ns: u64, age_ns: u64, end_ns: u64) -> (u64, u64) {
+    /// Allocates an object of `size` bytes every `apart_ns` until `end_ns`, and frees each after `age_ns`. Returns the number
+    /// of records and the sum of their weights, in thousandths.
+    fn churn(
+        budgets: &SiteBudgets,
+        size: usize,
+        apart_ns: u64,
+        age_ns: u64,
+        end_ns: u64,
+    ) -> (u64, u64) {
         let (thread, _token) = Thread::enter().unwrap();
         thread.random = 0x1234_5678_9abc_def1;
         let (mut records, mut weight, mut now_ns) = (0, 0, SECOND_NS);
         let mut living = std::collections::VecDeque::new();
         while now_ns < end_ns {
             while let Some((_, logged)) = living.pop_front_if(|(until, _)| *until <= now_ns) {
-                Logged::freed(logged, debts, now_ns);
+                Logged::freed(logged, budgets, now_ns);
             }
             if is_due(caller(), size) {
                 records += 1;
-                weight += weigh(thread, debts, caller(), size, now_ns);
+                weight += weigh(thread, budgets, caller(), size, now_ns);
                 living.push_back((now_ns + age_ns, Logged::new(thread, caller(), now_ns)));
             }
             now_ns += apart_ns;
@@ -357,11 +367,11 @@ mod tests {
     }
 
     #[test]
-    fn busy_sites_come_to_rest_and_stand_for_all() {
+    fn busy_sites_settle_and_their_weights_add_up() {
         for size in [4096, 5000, 100_000] {
-            let debts = Debts::new();
-            let (records, weight) = churn(&debts, size, 1000, 500, 11 * SECOND_NS);
-            // Credit, the way to the resting point, and ten seconds of the permitted rate, twice.
+            let budgets = SiteBudgets::new();
+            let (records, weight) = churn(&budgets, size, 1000, 500, 11 * SECOND_NS);
+            // The records allowed at once, those until the rate has settled, and twice the rate of ten seconds.
             assert!((1024..12_000).contains(&records), "{size}: {records}");
             let ratio = weight as f64 / 10_000_000.0;
             assert!((0.8..1.2).contains(&ratio), "{size}: {ratio}");
@@ -370,10 +380,16 @@ mod tests {
 
     #[test]
     fn objects_that_stay_or_are_few_or_very_large_are_each_logged() {
-        let few = churn(&Debts::new(), 5000, SECOND_NS / 200, 500, 100 * SECOND_NS);
+        let few = churn(
+            &SiteBudgets::new(),
+            5000,
+            SECOND_NS / 200,
+            500,
+            100 * SECOND_NS,
+        );
         assert_eq!(few, (19_800, 19_800), "slower than samples");
         let old = churn(
-            &Debts::new(),
+            &SiteBudgets::new(),
             5000,
             1_000_000,
             60 * SECOND_NS,
@@ -384,28 +400,28 @@ mod tests {
             (29_000, 29_000),
             "a thousand a second that live a minute"
         );
-        let debts = Debts::new();
-        let large = churn(&debts, EXACT_ALLOCATION_BYTES, 10_000, 500, 2 * SECOND_NS);
+        let budgets = SiteBudgets::new();
+        let large = churn(&budgets, EXACT_ALLOCATION_BYTES, 10_000, 500, 2 * SECOND_NS);
         assert_eq!(large, (100_000, 100_000));
     }
 
     #[test]
-    fn debts_are_paid_off_by_time() {
-        let (debts, site) = (Debts::new(), 7);
+    fn budgets_refill_with_time() {
+        let (budgets, site) = (SiteBudgets::new(), 7);
         let logged = Logged {
             site,
             born_ns: SECOND_NS,
         };
         let mut last = 0;
         for _ in 0..10_000 {
-            logged.freed(&debts, SECOND_NS);
-            let period = debts.period_bytes(site, SECOND_NS);
+            logged.freed(&budgets, SECOND_NS);
+            let period = budgets.period_bytes(site, SECOND_NS);
             assert!(period >= last);
             last = period;
         }
         assert_eq!(last, FIRST_PERIOD_BYTES << (STEPS_MAX - 1));
-        assert_eq!(debts.period_bytes(site, 14 * SECOND_NS), 0);
-        assert_eq!(debts.period_bytes(8, SECOND_NS), 0);
+        assert_eq!(budgets.period_bytes(site, 14 * SECOND_NS), 0);
+        assert_eq!(budgets.period_bytes(8, SECOND_NS), 0);
     }
 
     proptest! {
@@ -413,7 +429,7 @@ mod tests {
         fn the_table_is_a_map_that_may_be_full(steps in proptest::collection::vec((any::<bool>(), 1usize..500), 0..2000)) {
             let alive = LiveObjects::new();
             prop_assert_eq!(alive.remove(0x10), None);
-            prop_assert!(!alive.insert(0x10, Logged::FREE_OF_CHARGE));
+            prop_assert!(!alive.insert(0x10, Logged::UNCHARGED));
             prop_assert!(alive.reserve(false));
             let mut model = BTreeMap::new();
             for (step, (insert, number)) in steps.into_iter().enumerate() {
@@ -437,7 +453,7 @@ mod tests {
         assert!(alive.reserve(false));
         let kept: Vec<usize> = (1..=4 * KEYS * BUCKETS / 64)
             .map(|number| number * 4112)
-            .filter(|address| alive.insert(*address, Logged::FREE_OF_CHARGE))
+            .filter(|address| alive.insert(*address, Logged::UNCHARGED))
             .collect();
         assert!(kept.len() > KEYS * BUCKETS / 64 / 2);
         assert!(kept.len() <= KEYS * BUCKETS / 64);

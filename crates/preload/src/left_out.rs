@@ -1,10 +1,10 @@
-//! What the library does for itself, which the tracer leaves out.
+//! Marks the library's own work, so that the tracer leaves it out of the trace.
 
 #[cfg(target_arch = "x86_64")]
 use nearpage_wire::trace::{COUNT_AGAIN_MARK, LEAVE_OUT_MARK};
 
-/// While it lives, the calling thread's references are not the program's to a tracer that emulates
-/// the processor. To a processor it is two instructions that do nothing.
+/// Until this is dropped, the tracer does not count the calling thread's memory references. On a real processor, the marks
+/// are two instructions without effect.
 #[derive(Debug)]
 pub struct LeftOut(());
 
@@ -24,7 +24,7 @@ macro_rules! mark {
 }
 
 impl LeftOut {
-    /// The calling thread's references are left out from here on.
+    /// Marks the beginning.
     #[inline(always)]
     pub fn begin() -> Self {
         #[cfg(target_arch = "x86_64")]

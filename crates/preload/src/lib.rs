@@ -5,26 +5,26 @@
 //! allocation log ([`nearpage_wire::allocation_log`]) when `NEARPAGE_LOG` names a folder, and
 //! enforces a plan ([`nearpage_wire::compact_plan`]) when `NEARPAGE_PLAN` names one. When
 //! `NEARPAGE_SAMPLES` names a folder, it samples the program too ([`nearpage_wire::samples`]). When
-//! `NEARPAGE_REPLICAS` names a table, files come from copies on the process's node ([`replicas`]). With none,
-//! or with `NEARPAGE_DISABLE=1`, it passes everything on.
+//! `NEARPAGE_REPLICAS` names a table, files come from copies on the process's node ([`replicas`]). With none of these
+//! variables, or with `NEARPAGE_DISABLE=1`, every call goes straight to the C library.
 //!
 //! It decides nothing, uses no standard library, and never unwinds or ends the program. It takes no heap memory of the program
 //! (except for a record of each new thread) and waits for no lock that the program can hold. A failure inside switches
 //! the library off; one line about it is left for the recorder ([`message`]).
 //!
-//! `operator new` and `delete` are not hooked. The C++ runtimes' own call `malloc` and `free`, and stacks are unwound through
-//! them. Objects that `new` makes with an allocator that replaces `malloc` and `new` (tcmalloc, jemalloc, mimalloc) are not
-//! seen, and the recording says so. Exporting these names would choose the C++ runtime for plugins of C programs, which
-//! load their own in a scope that this library cannot see.
+//! `operator new` and `delete` are not hooked. Those of the C++ runtimes call `malloc` and `free`, and stacks are unwound
+//! through them. Objects of an allocator that replaces both `malloc` and `new` (tcmalloc, jemalloc, mimalloc) are not
+//! seen where the program calls `new`; the recording says so. If this library exported these names, it would choose the
+//! C++ runtime for plugins of C programs, which load their own runtime in a scope that this library cannot see.
 //!
-//! For the same reason no function of an OpenMP runtime is exported. Where a plan waits for parallel regions, the calls of
-//! their module are redirected one by one ([`regions`]).
+//! For the same reason no function of an OpenMP runtime is exported. If a phase of the plan begins with a parallel region,
+//! the calls of the region's module are redirected one by one ([`regions`]).
 //!
 //! # Reading order
 //! `hooks` (the exported functions) → `tracker` (what happens then) → `log`, `call_site`,
-//! `sampling`, `sample_heap` and `large` (how it is written down) → `place` (plans) → `signal` (samples of
-//! its own). What keeps the program unharmed: `launch` (programs that it executes), `seccomp` (filters of system
-//! calls), `deepbind` (libraries that pass the hooks by). Below them: `thread`
+//! `sampling`, `sample_heap` and `large` (how that is logged) → `place` (plans) → `signal` (samples taken by this
+//! library). What keeps the program unharmed: `launch` (programs that it executes), `seccomp` (filters of system
+//! calls), `deepbind` (libraries that bypass the hooks). Below them: `thread`
 //! (thread-local state), `real` and `loader` (the functions behind), `sys`, `message`,
 //! `environment`.
 //!
@@ -36,9 +36,9 @@
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(test, allow(dead_code))]
 
-pub mod births;
 pub mod bounds;
 pub mod call_site;
+pub mod new_threads;
 pub use nearpage_wire::checksum;
 pub mod deepbind;
 pub mod environment;
@@ -61,6 +61,7 @@ pub mod sample_heap;
 pub mod sampling;
 pub mod seccomp;
 pub mod signal;
+pub mod standard_thread;
 pub mod sys;
 pub mod thread;
 pub mod touch;
@@ -70,8 +71,8 @@ pub mod tracker;
 #[link(name = "c")]
 unsafe extern "C" {}
 
-/// Nothing here panics on purpose; if something does, the thread must not go on in an unknown
-/// state, nor unwind into C: the process ends as by `abort`, and leaves one line.
+/// Nothing here panics on purpose. After a panic the thread must neither continue in an unknown
+/// state nor unwind into C: the process ends as by `abort`, after one line for the recorder.
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(information: &core::panic::PanicInfo<'_>) -> ! {

@@ -1,9 +1,9 @@
-//! What the dynamic loader knows: the next definition of a function behind this library's, where
-//! modules lie, and how large the static thread-local storage is.
+//! Answers of the dynamic loader: the next definition of a function behind this library's, the addresses of
+//! modules, and the size of static thread-local storage.
 //!
 //! Symbols are looked up here rather than with `dlsym`, which allocates, has a newer version in
-//! every other C library, and may itself be replaced. `dl_iterate_phdr` does none of that, so there
-//! is no moment at which `malloc` is called but not yet known.
+//! every other C library, and may itself be replaced. `dl_iterate_phdr` has none of these flaws, so the real `malloc` is
+//! known before the first call of it.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -70,7 +70,7 @@ const CALLS: [u32; 2] = [7, 6];
 #[cfg(target_arch = "aarch64")]
 const CALLS: [u32; 2] = [1026, 1025];
 
-/// Something of this library's image, to recognise it by.
+/// A variable of this library: the module that contains it is this library.
 static OWN_IMAGE: u8 = 1;
 
 /// A loaded module, while the loader shows it.
@@ -140,7 +140,7 @@ impl Module<'_> {
     /// The words through which it calls functions of other modules, with their names.
     fn each_call(&self, mut visit: impl FnMut(&CStr, usize)) {
         let (mut symbols, mut strings) = (0, 0);
-        // Of procedure linkage, and of data, among which are calls that go without.
+        // The relocations of the procedure linkage table, and those of data: calls compiled with `-fno-plt` are among these.
         let (mut tables, mut bytes) = ([0; 2], [0; 2]);
         self.each_dynamic(|tag, value| match tag {
             DT_STRTAB => strings = self.pointer(value),
@@ -366,7 +366,7 @@ pub fn own(name: &CStr) -> Option<usize> {
     found
 }
 
-/// Does the module that holds `address` define `name`?
+/// Does the module that holds `address` export a function of that name?
 pub fn defines(address: usize, name: &CStr) -> bool {
     let mut answer = false;
     each_module(|module| {
@@ -389,6 +389,36 @@ pub fn module_range(address: usize) -> Option<[usize; 2]> {
         range.is_none()
     });
     range
+}
+
+/// Is `address` in a module's executable segment?
+pub fn is_code(address: usize) -> bool {
+    const PF_X: u32 = 1;
+    segment_flags(address) & PF_X != 0
+}
+
+/// May the word at `address` be read, in a segment of a module?
+pub fn is_readable(address: usize) -> bool {
+    const PF_R: u32 = 4;
+    segment_flags(address) & PF_R != 0 && segment_flags(address | 7) & PF_R != 0
+}
+
+/// Flags of the loaded segment that holds `address`; 0 where none does.
+fn segment_flags(address: usize) -> u32 {
+    let mut flags = 0;
+    each_module(|module| {
+        let mut loaded = module
+            .segments()
+            .iter()
+            .filter(|segment| segment.kind == PT_LOAD);
+        let holder = loaded.find(|segment| {
+            let start = module.info.base.wrapping_add(segment.address as usize);
+            address.wrapping_sub(start) < segment.memory_bytes as usize
+        });
+        flags = holder.map_or(0, |segment| segment.flags);
+        holder.is_none()
+    });
+    flags
 }
 
 /// Bytes of static thread-local storage of the modules loaded now, each padded to its alignment.
@@ -435,6 +465,15 @@ mod tests {
         assert!(led_to == getenv as *const () as usize || (low..high).contains(&led_to));
         assert_eq!(find_only(c"getenv"), find(c"getenv"));
         assert_eq!(find_only(c"nearpage_no_such_function"), None);
+    }
+
+    #[test]
+    fn code_is_told_from_data() {
+        static CONSTANT: [usize; 2] = [1; 2];
+        let constant = &raw const CONSTANT as usize;
+        assert!(is_code(is_code as *const () as usize));
+        assert!(is_readable(constant) && !is_code(constant));
+        assert!(!is_readable(8) && !is_code(&raw const constant as usize));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Writes the allocation log that [`nearpage_wire::allocation_log`] specifies.
 //!
-//! A thread owns the block it fills, so that a record costs a few stores. Claiming a block takes a
-//! lock that no signal handler and no other code of this library holds; it is waited for only as
-//! long as another thread makes a segment, and given up after that.
+//! A thread owns the block that it fills, so a record costs a few stores. To claim a block, a thread takes a
+//! lock that no signal handler and no other code of this library holds. It waits only while another thread makes a
+//! segment, for a bounded time; after that the record is dropped.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ const WAIT_NS: u64 = 200_000;
 
 struct Segments {
     directory: Text<4000>,
-    /// Of the newest segment. Here, because the stack may be a signal handler's.
+    /// The newest segment's path. It is not on the stack, which may be the small one of a signal handler.
     path: Text<4096>,
     pid: u32,
     start_ns: u64,
@@ -50,7 +50,7 @@ pub struct Log {
     first: AtomicUsize,
     lock: AtomicU32,
     segments: UnsafeCell<Segments>,
-    /// Records that found no place.
+    /// Records that could not be written.
     pub dropped: AtomicU64,
     /// Counts forks: blocks of an earlier generation belong to the parent.
     pub generation: AtomicU32,
@@ -139,9 +139,9 @@ impl Log {
         thread.block_used = (used + words.len() * 8) as u32;
     }
 
-    /// Closes the thread's block and gives it another; with `handed_on`, that may be one that an
-    /// ended thread has left (the caller then writes a Thread record first). False when the log is
-    /// off or went off.
+    /// Closes the thread's block and claims another. With `handed_on`, the other block may be one that an
+    /// ended thread has partly filled; the caller then writes a Thread record first. False if the log is
+    /// off, also since just now.
     pub fn claim(&self, thread: &mut Thread, handed_on: bool) -> bool {
         let generation = self.generation.load(Ordering::Relaxed);
         if thread.block != 0 && thread.generation == generation {
@@ -155,7 +155,7 @@ impl Log {
         let Some(_lock) = self.lock() else {
             return false;
         };
-        // Another thread may have met the end meanwhile, and has said so.
+        // Another thread may have switched the log off meanwhile, and reported why.
         if !self.is_on() {
             return false;
         }
@@ -187,13 +187,13 @@ impl Log {
             }
             Err(cause) => {
                 self.on.store(false, Ordering::Release);
-                segments.complain(cause);
+                segments.report_failure(cause);
                 false
             }
         }
     }
 
-    /// Counts a mark where the recorder looks while the program runs.
+    /// Counts a mark in the first segment's header, which the recorder reads while the program runs.
     pub fn count_mark(&self) {
         let first = self.first.load(Ordering::Acquire);
         if first != 0 {
@@ -203,7 +203,7 @@ impl Log {
         }
     }
 
-    /// Takes the block of a thread that ends: kept for another thread, or closed.
+    /// Takes the block of a thread that ends, and keeps it for another thread or closes it.
     pub fn release(&self, thread: &mut Thread) {
         let block = core::mem::take(&mut thread.block);
         if block == 0 || thread.generation != self.generation.load(Ordering::Relaxed) {
@@ -241,7 +241,7 @@ impl Log {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// The holder only makes system calls that end, so the wait does; it is bounded all the same.
+    /// Takes the lock. Its holder makes only system calls that return soon; the wait is bounded all the same.
     fn lock(&self) -> Option<Lock<'_>> {
         for _ in 0..WAITS_MAX {
             if self.lock.swap(1, Ordering::Acquire) == 0 {
@@ -330,9 +330,9 @@ impl Segments {
         path.push(b"\0");
     }
 
-    /// Makes the file, gets its space, maps it, and keeps no descriptor.
+    /// Creates a segment's file, allocates its space and maps it. The descriptor is closed.
     fn make(&mut self, bytes: usize) -> Result<usize, Errno> {
-        // A failure is told with the file's path.
+        // A failure is reported with the file's path.
         self.name();
         // Growing a file beyond this limit is a SIGXFSZ, which would kill the program.
         if sys::resource_limit(sys::RESOURCE_FILE_BYTES)? < bytes as u64 {
@@ -356,7 +356,7 @@ impl Segments {
         result
     }
 
-    fn complain(&self, cause: Cause) {
+    fn report_failure(&self, cause: Cause) {
         let pid = self.pid;
         match cause {
             Cause::Bound => message::ends_log(format_args!(
@@ -400,7 +400,7 @@ fn allocate(fd: usize, bytes: usize) -> Result<(), Errno> {
 /// `MADV_DONTNEED`: of a shared file mapping, it drops the mapped pages and keeps the file's.
 const ADVICE_DONT_NEED: usize = 4;
 
-/// Stores the checksum of a block that nobody fills any more, and takes it from the program's
+/// Stores the checksum of a block that no thread fills any more, and drops its pages from the program's
 /// resident memory.
 fn close(block: usize) {
     // SAFETY: a claimed block, still mapped; its committed bytes do not change any more.

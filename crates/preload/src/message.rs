@@ -1,4 +1,4 @@
-//! What the library has to say to people: lines for the recorder ([`nearpage_wire::messages`]).
+//! The library's messages: lines that the recorder prints ([`nearpage_wire::messages`]).
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ pub struct Text<const BYTES: usize> {
 }
 
 impl<const BYTES: usize> Text<BYTES> {
-    /// No text.
+    /// An empty text.
     pub const fn new() -> Self {
         Self {
             bytes: [0; BYTES],
@@ -32,7 +32,7 @@ impl<const BYTES: usize> Text<BYTES> {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// Appends bytes, as many as fit; false when some did not.
+    /// Appends the bytes that fit; false if some do not.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         let room = BYTES - self.length;
         let taken = bytes.len().min(room);
@@ -72,13 +72,13 @@ impl<const BYTES: usize> Write for Text<BYTES> {
     }
 }
 
-/// Where the file of lines is mapped; 0: nobody wants to be told.
+/// Address of the mapped file of lines; 0: no recorder reads messages.
 static FILE: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of the process.
 static PID: AtomicU32 = AtomicU32::new(0);
 
-/// This process is `pid`, which it may have become by a fork.
+/// Sets the number under which this process's lines are written: at start, and in a forked child.
 pub fn is_of(pid: u32) {
     PID.store(pid, Ordering::Relaxed);
 }
@@ -99,15 +99,14 @@ pub fn start() {
     }
 }
 
-/// Leaves a line for the recorder, by stores into memory alone: the program's standard error may be a pipe that
-/// nobody reads.
+/// Writes a line for the recorder into shared memory: the program's standard error may be a pipe that nobody reads.
 ///
 /// Use it as `message::line(format_args!("…", …))`; nothing is allocated.
 pub fn line(text: fmt::Arguments<'_>) {
     leave(text, false);
 }
 
-/// Leaves a line that says why this process has no allocation log, or none from here on.
+/// Writes a line that says why this process has no allocation log, or none from now on.
 pub fn ends_log(text: fmt::Arguments<'_>) {
     leave(text, true);
 }

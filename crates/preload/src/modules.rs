@@ -2,8 +2,8 @@
 //! plan's modules it is.
 //!
 //! The table is refreshed at start and when modules come or go; look-ups take no lock. Its entries
-//! are written once and never move; a module that was unloaded keeps its entry, with an empty
-//! address range, for the day it is loaded again. Modules beyond [`MODULES_MAX`] are not recognised.
+//! are written once and never move. A module that was unloaded keeps its entry, with an empty
+//! address range, in case it is loaded again. Modules beyond [`MODULES_MAX`] are not recognised.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -15,10 +15,10 @@ use crate::place::memory::Zeroed;
 use crate::plan::{Identity, Plan};
 use crate::sys;
 
-/// Modules that a process may load, in all.
+/// Most modules that a process may load in all its time.
 pub const MODULES_MAX: usize = 1024;
 const NAME_BYTES_MAX: usize = 128;
-/// Modules of the plan that one loaded module may be (by build-id, by name).
+/// Most modules of the plan that one loaded module may match (by build-id, by name).
 const PLAN_MODULES_MAX: usize = 4;
 const NOTE_BYTES_MAX: usize = 1 << 16;
 
@@ -29,7 +29,7 @@ struct Description {
     build_id_bytes: usize,
     name: [u8; NAME_BYTES_MAX],
     name_bytes: usize,
-    /// Indices in the plan, up to the count.
+    /// Indices in the plan, of which the first `plan_modules_count` are valid.
     plan_modules: [u32; PLAN_MODULES_MAX],
     plan_modules_count: usize,
     is_runtime: bool,
@@ -51,12 +51,12 @@ pub struct Module {
     low: AtomicUsize,
     /// 0: not loaded.
     high: AtomicUsize,
-    /// Addresses of writable segments, and those among them that are read-only after relocation.
+    /// Range of the writable segments, and of the part that becomes read-only after relocation.
     writable: [AtomicUsize; 2],
     relro: [AtomicUsize; 2],
-    /// Number of the refresh that saw it last.
+    /// Number of the latest refresh in which the loader listed it.
     seen: AtomicU32,
-    /// Loaded, and its static objects are still to be placed.
+    /// It was loaded, and its static objects are not placed yet.
     is_new: AtomicBool,
     description: UnsafeCell<Description>,
 }
@@ -90,8 +90,8 @@ impl Module {
         self.description().is_runtime
     }
 
-    /// The process's address of `size_bytes` bytes at a virtual address of the file, where the
-    /// module is loaded and reaches that far.
+    /// The address in the process of `size_bytes` bytes at a virtual address of the file; `None` if the module is not loaded
+    /// or ends before them.
     pub fn address(&self, file_address: u64, size_bytes: u64) -> Option<usize> {
         let address = self
             .bias
@@ -123,9 +123,9 @@ pub struct Place<'table> {
 /// The table. Zeroed memory is an empty one.
 pub struct Modules {
     count: AtomicUsize,
-    /// Refreshes done; changes with every one that found a change.
+    /// Counts the refreshes that found a change.
     generation: AtomicU32,
-    /// Loads and unloads the loader had done at the last refresh.
+    /// The loader's count of loads and unloads at the last refresh.
     changes: AtomicU64,
     is_refreshing: AtomicBool,
     is_stale: AtomicBool,
@@ -144,7 +144,7 @@ struct Visit<'a> {
 }
 
 impl Modules {
-    /// Changes whenever a module came or went.
+    /// A number that changes whenever a module was loaded or unloaded.
     pub fn generation(&self) -> u32 {
         self.generation.load(Acquire)
     }
@@ -176,7 +176,7 @@ impl Modules {
         self.entries().iter().for_each(visit);
     }
 
-    /// Reads the loader's list. Where another thread is doing so, that one does it once more.
+    /// Reads the loader's list. If another thread is doing so, this call returns at once and that thread reads it again.
     /// `placed` is called, outside the loader's lock, for every module that is new.
     pub fn refresh(&self, plan: &Plan<'_>, mut placed: impl FnMut(&Module)) {
         self.is_stale.store(true, SeqCst);
@@ -213,7 +213,7 @@ impl Modules {
         }
     }
 
-    /// After a fork: the thread that was refreshing is not in the child.
+    /// Ends a refresh that was under way at a fork: the thread that did it is not in the child.
     pub fn forked_child(&self) {
         self.is_refreshing.store(false, SeqCst);
     }
@@ -279,7 +279,7 @@ struct Range {
     relro: (usize, usize),
 }
 
-/// What `dl_iterate_phdr` returns when nothing was loaded or unloaded since the last refresh.
+/// Result of `dl_iterate_phdr` if nothing was loaded or unloaded since the last refresh.
 const UNCHANGED: c_int = 1;
 
 #[repr(C)]
@@ -376,12 +376,12 @@ fn is_load(header: &&ProgramHeader) -> bool {
     header.kind == PT_LOAD
 }
 
-/// Where a segment ends, in addresses of the file.
+/// The end of a segment, as a virtual address of the file.
 fn end(header: &ProgramHeader) -> u64 {
     header.virtual_address.saturating_add(header.memory_bytes)
 }
 
-/// Where a module's segments are; none if nothing of it is loaded.
+/// The addresses of a module's segments; `None` if no segment is loaded.
 fn range(headers: &[ProgramHeader], bias: usize) -> Option<Range> {
     let low = headers
         .iter()
@@ -395,7 +395,7 @@ fn range(headers: &[ProgramHeader], bias: usize) -> Option<Range> {
     Some(Range {
         bias,
         low: at(low & !4095),
-        // Memory is mapped in whole pages, and what is not named in a module is known by them.
+        // Memory is mapped in whole pages, and unnamed data of a module is recognised by its pages.
         high: at(high.saturating_add(4095) & !4095),
         writable: (
             headers

@@ -13,28 +13,28 @@ use crate::place::order::spread;
 use crate::sys;
 use crate::touch::CpuSet;
 
-/// Start routines whose threads are counted, and running threads of one that have a number.
+/// Most start routines whose threads are numbered, and most numbers of one routine.
 const TEAMS_MAX: usize = 256;
 const MEMBERS_MAX: usize = 1 << 13;
-/// Threads whose number is known by their order of creation: of one that so many were created after, and that runs on, the
-/// number stays taken.
+/// Most threads whose number is remembered by their order of creation. A thread that still runs when so many others were
+/// created after it keeps its number taken for good.
 const CREATED_MAX: usize = 1 << 13;
-/// Pins whose threads are remembered.
+/// Most pins whose threads are remembered.
 const HOLDERS_MAX: usize = 1 << 13;
 
 /// Counts of threads, and the affinity of the process before any was pinned. Zeroed memory is a
 /// process of no threads.
 pub struct Pins {
     routines: [AtomicUsize; TEAMS_MAX],
-    /// By routine: a bit for each number that a thread has.
+    /// For each start routine, a bit for each number that a running thread has.
     taken: [[AtomicU64; MEMBERS_MAX / 64]; TEAMS_MAX],
-    /// By creation order: that order plus one in the high half, the index in its team in the low.
+    /// For each thread, by creation order modulo the length: that order plus one in the high half, its number in the low half.
     created: [AtomicU64; CREATED_MAX],
     affinity: [AtomicU64; size_of::<CpuSet>() / 8],
     affinity_words: AtomicUsize,
-    /// Number of the pin that the main thread is to have, plus one.
+    /// The main thread's pin, plus one; 0: it has none.
     main_pin: AtomicU32,
-    /// By number of the pin: the thread that has it; 0: none.
+    /// For each pin, the id of the thread that has it; 0: none.
     holders: [AtomicU32; HOLDERS_MAX],
     /// Threads pinned.
     pub pinned: AtomicU64,
@@ -45,14 +45,14 @@ pub struct Pins {
 // SAFETY: atomics only.
 unsafe impl Zeroed for Pins {}
 
-/// What became of a thread that was to run elsewhere.
+/// What became of a thread that a phase moves to another CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepinOutcome {
-    /// No thread has this pin, or the thread is where it was to go.
+    /// No thread has this pin, or the thread's CPU is the same as before.
     Stays,
-    /// It is on another CPU.
+    /// The thread is pinned to another CPU.
     Changed,
-    /// The thread is not pinned as the library pinned it: the program has pinned it elsewhere since.
+    /// The program has changed the thread's affinity itself since this library set it; nothing was done.
     Left,
     /// The kernel refused.
     Failed,
@@ -81,7 +81,7 @@ impl Pins {
         index
     }
 
-    /// A thread ended, or did not come to be: the next one may have its number.
+    /// Frees the number of a thread that ended or could not be created.
     pub fn ended(&self, start_routine: usize, creation_order: u32) {
         let created = &self.created[creation_order as usize % CREATED_MAX];
         let entry = created.load(Relaxed);
@@ -95,7 +95,7 @@ impl Pins {
         }
     }
 
-    /// The numbers that threads of a start routine have; none: there are too many routines.
+    /// The numbers of a start routine's threads; `None` if there are too many routines.
     fn team(&self, start_routine: usize) -> Option<&[AtomicU64; MEMBERS_MAX / 64]> {
         let start = spread(start_routine as u64);
         let slot = (0..TEAMS_MAX)
@@ -111,7 +111,7 @@ impl Pins {
         Some(&self.taken[slot])
     }
 
-    /// The index of a thread in its team, whether or not its creator was seen.
+    /// The number of a thread in its team; a thread whose creation was not seen gets one now.
     fn index(&self, start_routine: usize, creation_order: u32) -> u32 {
         let entry = self.created[creation_order as usize % CREATED_MAX].load(Relaxed);
         if entry >> 32 == u64::from(creation_order) + 1 {
@@ -121,8 +121,8 @@ impl Pins {
         }
     }
 
-    /// Pins the calling thread as the plan says. A thread without a pin does not keep the pin of
-    /// the one that created it.
+    /// Pins the calling thread as the plan says. A thread without a pin gets the affinity of the process instead of its
+    /// creator's pin.
     pub fn thread_started(
         &self,
         pins: &[Pin],
@@ -152,9 +152,8 @@ impl Pins {
         }
     }
 
-    /// Moves the main thread, number 0 of all threads, to its CPU, where it stays
-    /// unless the scheduler knows better. It is pinned when it creates a thread: until then runtimes
-    /// ask it how many CPUs there are, to have as many threads.
+    /// Moves the main thread, number 0 of all threads, to its CPU without pinning it. It is pinned when it first creates a
+    /// thread: until then, runtimes ask for its affinity to decide how many threads to create.
     pub fn main_started(&self, pins: &[Pin]) {
         let is_own = |pin: &Pin| pin.index == 0 && pin.module == NONE;
         let own = pins.iter().enumerate().find(|(_, pin)| is_own(pin));
@@ -166,7 +165,7 @@ impl Pins {
         }
     }
 
-    /// The calling thread is about to create one: the first to do so is the main thread.
+    /// Pins the main thread: the first thread of the process that creates another.
     pub fn main_creates(&self, pins: &[Pin], cpu_now: impl Fn(usize) -> u32) {
         if self.main_pin.load(Relaxed) != 0
             && let Some(number) = self.main_pin.swap(0, Relaxed).checked_sub(1)
@@ -185,7 +184,7 @@ impl Pins {
                 return self.unpin(pins);
             }
             self.hold(number, sys::gettid());
-            // Who has begun a phase before that has not found this thread.
+            // A phase may have begun before this thread was listed as the pin's holder.
             if cpu_now(number) == cpu {
                 break;
             }
@@ -199,7 +198,7 @@ impl Pins {
         }
     }
 
-    /// Pins the thread that has a pin to the CPU that it is to have now, if it is on one that it was given before.
+    /// Pins the holder of a pin to the pin's present CPU, if its affinity is still one that this library set.
     pub fn change_place(
         &self,
         number: usize,
@@ -233,7 +232,7 @@ impl Pins {
         }
     }
 
-    /// Gives the calling thread the affinity that the process began with, where it inherited a pin.
+    /// Gives the calling thread the affinity that the process began with, if it inherited a pin.
     fn unpin(&self, pins: &[Pin]) {
         let mut cpus: CpuSet = [0; 128];
         let known = self.pinned.load(Relaxed) > 0 && sys::sched_getaffinity(0, &mut cpus).is_ok();
@@ -257,14 +256,14 @@ impl Pins {
         }
     }
 
-    /// A forked process is one of its own: its main thread is free, and its teams are counted anew.
+    /// Forgets the parent's pins in a forked process: its main thread may run on all CPUs, and its teams are numbered anew.
     pub fn forked_child(&self, pins: &[Pin]) {
         if pins.is_empty() {
             return;
         }
         self.unpin(pins);
         self.main_pin.store(0, Relaxed);
-        // Only entries that were used are written: the child would copy the other pages for nothing.
+        // Only used entries are written: each write makes the child copy a page.
         let teams = self.routines.iter().zip(&self.taken);
         let used = teams.filter(|(routine, _)| routine.load(Relaxed) != 0);
         used.flat_map(|(_, taken)| taken)
@@ -278,7 +277,7 @@ impl Pins {
     }
 }
 
-/// Takes the lowest number whose bit is clear; none: all are taken.
+/// Takes the lowest number whose bit is clear; `None` if all are taken.
 fn take_lowest(taken: &[AtomicU64; MEMBERS_MAX / 64]) -> Option<u32> {
     for (first, word) in (0..).step_by(64).zip(taken) {
         loop {
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_threads_those_beyond_have_no_number() {
+    fn threads_beyond_the_limit_have_no_number() {
         let pins = zeroed::<Pins>().unwrap();
         for order in 0..MEMBERS_MAX as u32 {
             assert_eq!(pins.created(10, order), order);

@@ -4,17 +4,19 @@
 //! the C library, waits for a lock, or fails: what cannot be placed is counted and left to first
 //! touch. Without a plan every call returns at once.
 //!
-//! # What happens to memory that is given back
-//! A heap object's pages go back to the policy of the process when it is freed, so that an object
-//! without a rule that gets the same memory is not placed by accident; the next object with a rule
-//! has the pages that are there moved. Memory that the C library unmaps takes its policies along.
-//! Pieces that once had pages stay separate mappings in the kernel, though, so what the heap has
-//! been split into counts against the plan's limit until the real number is counted again.
+//! # Memory that is freed
+//! When a heap object is freed, its pages get the policy of the process again: the next object in the same memory may have
+//! no rule, and must not be placed by accident. If it has a rule, the pages that are present are moved. Policies vanish with
+//! memory that the C library unmaps. In the heap, however, a range that once had its own policy may stay a mapping of its
+//! own in the kernel. Such mappings count against the plan's limit until the real number is counted again.
 //!
 //! # Bounds
-//! 1024 modules, 32 Ki placed heap objects and mappings at a time, as many touched ones, and as many that wait for the
-//! second thread and for each phase; of the section and of each phase, 4096 cached call sites and 16 Ki numbered pairs of call
-//! site and thread; the threads of 8 Ki pins. Whatever is beyond is slower, or not placed and counted.
+//! - 1024 modules, and the threads of 8 Ki pins
+//! - 32 Ki heap objects and mappings at a time that are placed, as many that are touched, and as many that wait for the
+//!   second thread and for each phase
+//! - for the section and for each phase, 4096 cached call sites and 16 Ki numbered pairs of call site and thread
+//!
+//! What exceeds a bound is handled more slowly, or is not placed, and counted.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
@@ -66,7 +68,7 @@ pub struct RuleList {
     counters: &'static [RuleCounters],
     sites: &'static CallSites,
     orders: &'static Orders,
-    /// They hold from when a phase begins, and are about objects that may have a place.
+    /// These are rules of a phase: they hold from its beginning, also for objects that are placed already.
     is_of_phase: bool,
 }
 
@@ -74,7 +76,7 @@ pub struct RuleList {
 pub struct State {
     plan: Plan<'static>,
     section: RuleList,
-    /// What changes when functions are executed.
+    /// Placements that begin when certain functions are executed.
     phases: [Option<Phase>; PHASES_MAX],
     phases_begun: AtomicU32,
     pin_rules: &'static [Pin],
@@ -91,13 +93,13 @@ pub struct State {
     allowed: NodeSet,
     huge_pages: bool,
     can_populate: bool,
-    /// What no rule for an object places.
-    rest: Option<UnmatchedMemory>,
+    /// Memory that no rule for an object places.
+    unmatched: Option<UnmatchedMemory>,
     /// Some rules' objects are placed when the second thread is created.
     has_later: bool,
     /// A second thread was about to be created, or was met.
     has_second_thread: AtomicBool,
-    /// Error number with which memory policies were refused; 0: they were not.
+    /// Error number with which the kernel refused memory policies; 0: it has not refused any.
     bind_refused: AtomicU32,
     is_finished: AtomicBool,
     summary_path: [u8; PATH_BYTES_MAX],
@@ -105,7 +107,7 @@ pub struct State {
 }
 
 static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
-/// Smallest object that a rule may be about.
+/// Size of the smallest object that any rule concerns.
 static WANTED_BYTES_MIN: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 fn state() -> Option<&'static State> {
@@ -141,7 +143,7 @@ pub fn modules_changed() {
     }
 }
 
-/// Must [`allocated`] and [`mapped`] hear of objects of `size` bytes?
+/// Must [`allocated`] and [`mapped`] be called for objects of `size` bytes?
 #[inline]
 pub fn wants(size: usize) -> bool {
     size >= WANTED_BYTES_MIN.load(Relaxed)
@@ -161,8 +163,8 @@ pub fn mapped(address: usize, length: usize, frames: &[usize]) {
     }
 }
 
-/// A heap object is about to be freed, resized or moved (a resized object is then [`allocated`]
-/// again), or a mapping was unmapped; `size` may be 0 where it is not known.
+/// A heap object is about to be freed or resized (call [`allocated`] for it after resizing),
+/// or a mapping was unmapped. `size` is 0 where it is unknown.
 #[inline]
 pub fn freed(address: usize, size: usize) {
     if (size == 0 || wants(size))
@@ -177,8 +179,8 @@ fn page_bytes() -> Option<usize> {
     state().map(|state| state.plan.header.page_bytes as usize)
 }
 
-/// A thread is about to be created by the calling one. Optional: without it, threads of a team are
-/// numbered in the order in which they start.
+/// The calling thread is about to create another. Threads for which this is not called are numbered in their team by the
+/// order in which they start.
 pub fn thread_created(start_routine: usize, creation_order: u32) {
     if let Some(state) = state() {
         state.second_thread();
@@ -194,21 +196,21 @@ pub fn thread_created(start_routine: usize, creation_order: u32) {
     }
 }
 
-/// The calling thread is about to execute this function of the program, with a team.
+/// The calling thread is about to enter a parallel region whose body is this function.
 pub fn function_begins(function: usize) {
     if let Some(state) = state() {
         state.function_begins(function);
     }
 }
 
-/// The calling thread is not the first one, and its creation was not seen.
-pub fn thread_met() {
+/// The calling thread is not the process's first, and its creation was not seen.
+pub fn unannounced_thread() {
     if let Some(state) = state() {
         state.second_thread();
     }
 }
 
-/// A thread began (called in it); `start_routine` is 0 for the main thread.
+/// The calling thread begins; `start_routine` is 0 for the main thread.
 pub fn thread_started(start_routine: usize, creation_order: u32, tid: u32) {
     let Some(state) = state() else { return };
     state.threads.started(tid, creation_order);
@@ -223,7 +225,7 @@ pub fn thread_started(start_routine: usize, creation_order: u32, tid: u32) {
     }
 }
 
-/// A thread ended, or did not come to be.
+/// A thread ended, or could not be created.
 pub fn thread_ended(start_routine: usize, creation_order: u32) {
     if let Some(state) = state()
         && start_routine != 0
@@ -233,12 +235,12 @@ pub fn thread_ended(start_routine: usize, creation_order: u32) {
     }
 }
 
-/// This process was forked just now: it counts for itself from here, and is not pinned.
+/// The calling process was just forked: its counters begin at 0, and its threads are not pinned.
 pub fn forked_child() {
     let Some(state) = state() else { return };
     state.modules.forked_child();
     state.has_second_thread.store(false, Relaxed);
-    state.forked_rest();
+    state.forked_unmatched();
     state.touched.forked_child();
     state.pins.forked_child(state.pin_rules);
     for list in state.lists() {
@@ -258,8 +260,8 @@ pub fn finish() {
     }
 }
 
-/// The process is about to be replaced by another program: appends its summary, and counts anew in
-/// case it goes on.
+/// The process is about to execute another program: appends its summary, and sets the counters to 0, in
+/// case that fails and the process goes on.
 pub fn replacing() {
     if let Some(state) = state() {
         state.append_summary();
@@ -280,14 +282,14 @@ impl State {
         }
         self.mappings.start(self.plan.header.mappings_max.into());
         self.pins.start();
-        // Later would be too late: by touching, pages that are there cannot be moved.
+        // Where objects are placed by touching, they are placed at their allocation: touching moves no page that is present.
         if (self.has_later || self.phases().any(|phase| !phase.list.rules.is_empty()))
             && !self.touches()
             && let Some(error) = bind::refusal()
         {
             self.refused(error);
         }
-        self.start_rest();
+        self.start_unmatched();
         self.threads.started(sys::gettid(), 0);
         STATE.store((&raw const *self).cast_mut(), Release);
         let wanted = self
@@ -366,7 +368,7 @@ impl State {
         self.statics_in_phases(module);
     }
 
-    /// A list's rules for a module's static objects; the first rule for an object wins.
+    /// Calls `found` with each rule of a list that applies to a static object of the module: the first rule for an object wins.
     fn statics(&self, list: &RuleList, module: &Module, mut found: impl FnMut(usize, &Rule)) {
         let ours = |rule: &Rule| rule.subject == subject::STATIC && module.is(rule.module);
         for (index, rule) in list.rules.iter().enumerate().filter(|(_, rule)| ours(rule)) {
@@ -405,7 +407,7 @@ impl State {
         self.await_phases(&in_phases, object);
     }
 
-    /// Memory policies are refused: from here on pages are touched.
+    /// The kernel refuses memory policies: from now on, objects are placed by touching their pages.
     fn refused(&self, Errno(number): Errno) {
         if self.bind_refused.swap(number as u32, Relaxed) == 0 {
             message::line(format_args!(
@@ -425,7 +427,7 @@ impl State {
         let Some(placed) = self.placed.remove(address) else {
             return;
         };
-        // It may be unmapped already, and another at its place.
+        // The memory may be unmapped already, and other memory mapped at its address.
         if placed.is_unmapped {
             self.mappings.give_back(placed.mappings.into());
         } else {
@@ -446,7 +448,7 @@ impl State {
         }
     }
 
-    /// Touches what waits for a round of visits.
+    /// Touches the objects that wait for a round of visits.
     fn flush_group(&self) {
         if self.group.is_empty() {
             return;
@@ -459,12 +461,12 @@ impl State {
                 pattern: self.plan.pattern(rule)?,
                 counters: self.section.counters.get(index as usize)?,
                 is_writable: false,
-                // Only those wait of which every page may be touched.
+                // An object waits only if all of its pages may be touched.
                 pages_max: u64::MAX,
             })
         };
         let mut objects = waiting.map(|object| object.and_then(touched));
-        // Moves the objects that there are to the front.
+        // Moves the objects to the array's front.
         let mut length = 0;
         for at in 0..objects.len() {
             if objects[at].is_some() {

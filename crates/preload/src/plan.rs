@@ -1,5 +1,5 @@
-//! Reading a compact plan. Total: whatever the bytes, the answer is a plan or a reason why not, and
-//! a rule that points outside a table is one that [`Plan::pattern`] or [`Plan::frames`] refuses.
+//! Reads a compact plan. Any bytes give a plan or a reason why they are none; [`Plan::pattern`] and [`Plan::frames`]
+//! refuse rules that point outside a table.
 
 use core::{fmt, mem};
 
@@ -15,7 +15,7 @@ use crate::place::pieces::{Pattern, PatternTables, part};
 pub enum PlanError {
     /// Shorter than a header, or not 8-byte aligned in memory.
     NoHeader,
-    /// Another magic or version.
+    /// The magic or the version is another.
     Magic,
     /// The named table is misaligned or reaches beyond the file.
     Table(&'static str),
@@ -34,7 +34,7 @@ impl fmt::Display for PlanError {
     }
 }
 
-/// What a module is recognised by.
+/// Identifies a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity<'a> {
     /// GNU build-id; empty where there is none.
@@ -43,7 +43,7 @@ pub struct Identity<'a> {
     pub name: &'a [u8],
 }
 
-/// A compact plan, its tables checked to lie inside the file.
+/// A compact plan whose tables lie inside the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'file> {
     /// The header.
@@ -147,8 +147,7 @@ impl<'file> Plan<'file> {
         }
     }
 
-    /// The section for this executable and rank: the one that says most about them, the first of
-    /// several equal ones.
+    /// The section for this executable and rank: the most specific one that fits, the first of several equal ones.
     pub fn section(&self, executable: Identity<'_>, rank: Option<u32>) -> Option<&'file Section> {
         let score = |section: &Section| {
             let program = match section.executable {
@@ -167,7 +166,7 @@ impl<'file> Plan<'file> {
             .find(|section| score(section) == Some(best))
     }
 
-    /// The rules of a section, in order; none where it points outside the table.
+    /// The rules of a section, in order; empty if the section points outside the table.
     pub fn rules(&self, section: &Section) -> &'file [Rule] {
         part(self.rules, section.rules).unwrap_or_default()
     }
@@ -177,7 +176,7 @@ impl<'file> Plan<'file> {
         part(self.pins, section.pins).unwrap_or_default()
     }
 
-    /// The phases of a section, as many as are carried out.
+    /// The phases of a section, at most `PHASES_MAX`.
     pub fn phases(&self, section: &Section) -> &'file [Phase] {
         let phases = part(self.phases, section.phases).unwrap_or_default();
         phases.get(..PHASES_MAX).unwrap_or(phases)
@@ -193,12 +192,12 @@ impl<'file> Plan<'file> {
         part(self.pins, phase.pins).unwrap_or_default()
     }
 
-    /// The frames of a rule, innermost first; a call site without frames is none.
+    /// The frames of a rule, innermost first; `None` for a call site without frames, or outside the table.
     pub fn frames(&self, rule: &Rule) -> Option<&'file [FrameRange]> {
         part(self.frames, rule.frames).filter(|frames| !frames.is_empty())
     }
 
-    /// Where the objects of a rule go; none where the rule makes no sense.
+    /// Where the objects of a rule go; `None` if the rule is not sound.
     pub fn pattern(&self, rule: &Rule) -> Option<Pattern<'file>> {
         let tables = PatternTables {
             nodes: self.nodes,
@@ -227,8 +226,8 @@ impl<'file> Plan<'file> {
         recognises && self.pattern(rule).is_some()
     }
 
-    /// Is there a rule about unmatched memory, for whatever process?
-    pub fn places_rest(&self) -> bool {
+    /// Has any section a rule about unmatched memory?
+    pub fn places_unmatched(&self) -> bool {
         self.rules
             .iter()
             .any(|rule| rule.subject == subject::UNMATCHED)

@@ -1,4 +1,4 @@
-//! The functions that this library stands in front of: the next definitions behind its own.
+//! The real functions behind the hooks: the next definition of each after this library's own.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use crate::{loader, message, sys};
 
 macro_rules! functions {
     ($($name:ident $text:literal ($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
-        /// Numbers of the functions in [`ADDRESSES`].
+        /// The functions, by position in [`ADDRESSES`].
         #[allow(non_camel_case_types, clippy::enum_variant_names)]
         #[derive(Clone, Copy, Debug)]
         #[repr(usize)]
@@ -95,14 +95,14 @@ functions! {
 /// Addresses by [`Function`], 0 while unknown. The assembly hooks jump through it.
 pub static ADDRESSES: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 
-/// 1 when the word before a heap pointer is its chunk's size, as in glibc since its beginning: it
-/// is then read instead of calling `malloc_usable_size`.
+/// 1 if the word before a heap object is its chunk's size, as in every glibc. The word is then read instead of
+/// calling `malloc_usable_size`.
 pub static SIZE_BEFORE_POINTER: AtomicUsize = AtomicUsize::new(0);
 
-/// 1 when the allocator has a `malloc_usable_size` of its own, so that it may be asked.
+/// 1 if the allocator has its own `malloc_usable_size`, which may then be called.
 static TELLS_SIZE: AtomicUsize = AtomicUsize::new(0);
 
-/// Usable bytes of an object of the real allocator; None when it cannot be asked.
+/// Usable bytes of an object of the real allocator; `None` if the allocator does not tell.
 ///
 /// # Safety
 /// `address` is that of an object of the real allocator.
@@ -120,19 +120,19 @@ pub unsafe fn usable_bytes(address: usize) -> Option<usize> {
     }
 }
 
-/// Where to jump to call the function.
+/// The address of the real function.
 pub fn entry(function: Function) -> usize {
     address(function)
 }
 
-/// The function of this name that this library stands in front of, where it knows one.
+/// The address of the real function of this name, if it is hooked and known.
 pub fn behind(name: &CStr) -> Option<usize> {
     let number = NAMES.iter().position(|known| *known == name)?;
     let address = ADDRESSES.get(number)?.load(Ordering::Acquire);
     (address != 0).then_some(address)
 }
 
-/// Is there such a function?
+/// Does any module define the function?
 pub fn exists(function: Function) -> bool {
     resolve();
     slot(function).load(Ordering::Acquire) != 0

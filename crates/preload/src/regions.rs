@@ -1,6 +1,6 @@
-//! Where a program enters parallel regions of OpenMP, and makes tasks: its calls that hand a body to the runtime.
+//! The calls by which a program enters parallel regions of OpenMP or makes tasks: each passes a body to the runtime.
 //!
-//! No function is exported for that. An exported `GOMP_parallel` would replace that of every OpenMP runtime in the process.
+//! No function is exported to hook them. An exported `GOMP_parallel` would replace that of every OpenMP runtime in the process.
 //! Plugins (of Python, say) bring runtimes of their own, in scopes that this library cannot see, and a team of one
 //! runtime whose threads ask another runtime for their numbers computes nonsense. Instead, entries of global offset
 //! tables are redirected here: those for the functions below, in modules in which a phase of the plan begins. From here
@@ -21,11 +21,11 @@ use crate::{message, place, sys};
 
 const PROT_READ: usize = 1;
 const PROT_WRITE: usize = 2;
-/// Words of one module that are led here.
+/// Most words of one module that are redirected.
 const SLOTS_MAX: usize = 64;
 
-/// Defines a stub for each function: it hands the body, in register `$x86` or `$aarch`, to [`body_begins`], and jumps
-/// on with everything that the function was called with, its arguments on the stack and in vector registers too.
+/// Defines a stub for each function: it passes the body, in register `$x86` or `$aarch`, to [`body_begins`], and then jumps
+/// to the real function with all arguments as they were, including those on the stack and in vector registers.
 macro_rules! entries {
     ($($name:ident $text:literal $x86:literal $aarch:literal;)*) => {
         #[allow(non_camel_case_types, clippy::enum_variant_names)]
@@ -33,7 +33,7 @@ macro_rules! entries {
         #[repr(usize)]
         enum Entry { $($name),* }
 
-        /// Functions that take a body, and the stubs in front of them.
+        /// Functions that take a body, and their stubs.
         const ENTRIES: &[(&CStr, unsafe extern "C" fn())] = &[$(($text, $name)),*];
 
         $(
@@ -129,7 +129,7 @@ macro_rules! entries {
             }
         )*
 
-        /// Where each goes on to; 0: nothing is led here.
+        /// The original target of each stub's calls; 0: no call is redirected to the stub.
         static REAL: [AtomicUsize; ENTRIES.len()] = [const { AtomicUsize::new(0) }; ENTRIES.len()];
     };
 }
@@ -163,7 +163,7 @@ entries! {
     kmpc_omp_task_alloc c"__kmpc_omp_task_alloc" "r9" "x5";
 }
 
-/// A region is entered, or a task made: says where its call goes on to.
+/// Notes that a region is entered or a task made; returns the call's original target.
 extern "C" fn body_begins(body: usize, entry: usize) -> usize {
     if place::awaits_function() {
         let place = 0usize;
@@ -173,8 +173,8 @@ extern "C" fn body_begins(body: usize, entry: usize) -> usize {
     REAL.get(entry).map_or(0, |real| real.load(Acquire))
 }
 
-/// Leads here the calls by which the module that holds `code` enters regions.
-pub fn lead_here(code: usize, page_bytes: usize) {
+/// Redirects to the stubs the calls by which the module that holds `code` enters regions.
+pub fn redirect_calls(code: usize, page_bytes: usize) {
     let mut slots = [(0, CallSlot::default()); SLOTS_MAX];
     let mut count = 0;
     loader::each_call(code, page_bytes, |name, slot| {
@@ -186,7 +186,7 @@ pub fn lead_here(code: usize, page_bytes: usize) {
     });
     for (entry, slot) in slots.iter().take(count) {
         if let Some((name, _)) = ENTRIES.get(*entry)
-            && lead(code, *slot, *entry, page_bytes).is_none()
+            && redirect_call(code, *slot, *entry, page_bytes).is_none()
         {
             message::line(format_args!(
                 "phases of the plan that begin with a call of {} do not begin: where it leads is not known (several \
@@ -197,20 +197,20 @@ pub fn lead_here(code: usize, page_bytes: usize) {
     }
 }
 
-/// Leads one word here; none where that is not safe.
-fn lead(code: usize, slot: CallSlot, entry: usize, page_bytes: usize) -> Option<()> {
+/// Redirects one word to its stub; `None` if that is not safe.
+fn redirect_call(code: usize, slot: CallSlot, entry: usize, page_bytes: usize) -> Option<()> {
     let (name, stub) = ENTRIES.get(entry)?;
     let (stub, real) = (*stub as usize, REAL.get(entry)?);
     // SAFETY: a word of a loaded module, eight bytes long and aligned; the loader may be writing it.
     let word = unsafe { AtomicUsize::from_ptr(slot.address as *mut usize) };
     let [low, high] = loader::module_range(code)?;
     let led_to = word.load(Acquire);
-    // Led here for another phase of the module, or not defined anywhere.
+    // The word is redirected already, for another phase of the module, or no module defines the function.
     if led_to == stub || led_to == 0 {
         return Some(());
     }
     let goes_on = match (low..high).contains(&led_to) {
-        // Into its own procedure linkage, from where the loader finds the function.
+        // An address in the module's own procedure linkage table: the loader has not looked the function up yet.
         true => loader::find_only(name)?,
         false => loader::module_range(led_to).map(|_| led_to)?,
     };

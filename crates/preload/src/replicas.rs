@@ -2,8 +2,8 @@
 //!
 //! Before the program begins, its private, read-only and never written mappings (text and constants) of files with copies are
 //! mapped again from the copy on this node, with the same contents. Files that the program maps later are mapped
-//! from copies, too. A page that is written afterwards becomes the process's own, as without copies. A mapping that no
-//! copy can serve stays with the file.
+//! from copies as well. A page that is written afterwards becomes the process's own, as without copies. All other mappings
+//! remain mappings of the file itself.
 //!
 //! A process keeps the copies of the node on which it began. A forked child that the kernel starts on another node maps
 //! that node's copies instead. Threads that run on another node read remotely. The table of copies is
@@ -17,17 +17,17 @@ use nearpage_wire::replicas::{COUNTERS_AT, Entry, device, read_header};
 use crate::message::Text;
 use crate::sys;
 
-/// Where the table is mapped; 0: there are no copies.
+/// Address of the mapped table; 0: there are no copies.
 static TABLE: AtomicUsize = AtomicUsize::new(0);
 static TABLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The node whose copies the process began with.
 static NODE: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// Mappings of one process that are made of copies when it begins, at most.
+/// Most mappings of one process that are mapped from copies when it begins.
 const MAPPINGS_MAX: usize = 512;
 
-/// The loader calls this once all modules are there and relocated, before the program's own code.
+/// The loader calls this when all modules are loaded and relocated, before the program's own code.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -45,7 +45,7 @@ extern "C" fn start() {
     }
 }
 
-/// In the child of a fork, before it goes on. Calls the kernel alone, and needs little of the stack.
+/// Maps copies of the node on which a forked child runs. Makes only system calls, and needs little stack.
 pub fn forked() {
     let Some(table) = table() else { return };
     let node = sys::node();
@@ -85,7 +85,7 @@ fn table() -> Option<&'static [u8]> {
     Some(unsafe { core::slice::from_raw_parts(address as *const u8, TABLE_BYTES.load(Relaxed)) })
 }
 
-/// Files are their own from here on: system calls are filtered.
+/// Maps no copies from now on: the program filters its system calls.
 pub fn stop() {
     TABLE.store(0, Release);
 }
@@ -93,12 +93,12 @@ pub fn stop() {
 /// The process that was counted last; a child that was forked is another one.
 static COUNTED: AtomicU32 = AtomicU32::new(0);
 
-/// Is this the first that a process has from copies?
+/// Is this the first mapping of a process that is mapped from a copy?
 fn is_first_of(pid: u32) -> bool {
     COUNTED.swap(pid, Relaxed) != pid
 }
 
-/// Counts mappings and bytes, and the process with its first mapping, for whoever started the program.
+/// Counts mappings and bytes in the table, and the process with its first mapping: `nearpage run` reports the sums.
 fn count([mappings, bytes]: [u64; 2]) {
     if mappings == 0 {
         return;
@@ -112,7 +112,7 @@ fn count([mappings, bytes]: [u64; 2]) {
     }
 }
 
-/// The first entry of a table that is meant.
+/// The first entry of a table for which `is_it` is true.
 fn entry(table: &[u8], is_it: impl Fn(&Entry) -> bool) -> Option<Entry> {
     let (_, entries) = read_header(table)?;
     let mut entries = (0..entries).filter_map(|index| Entry::read(table, index));
@@ -129,11 +129,11 @@ fn copy(table: &[u8], node: u32, is_it: impl Fn(&Entry) -> bool) -> Option<Copy>
         && path.push(b"/fd/")
         && path.push_number(entry.fd.into())
         && path.push(b"\0");
-    // Whoever has it open may have ended, or be in another namespace of processes.
+    // Opening fails if the process that keeps the copy has ended, or is in another PID namespace.
     written.then(|| sys::open(path.as_bytes(), sys::O_RDONLY).ok().map(Copy))?
 }
 
-/// A descriptor of a copy, closed in the end.
+/// A descriptor of a copy, closed when dropped.
 pub struct Copy(usize);
 
 impl Copy {
@@ -142,7 +142,7 @@ impl Copy {
         self.0 as c_int
     }
 
-    /// So many bytes were mapped of it.
+    /// Counts a mapping of the copy.
     pub fn mapped(&self, bytes: usize) {
         count([1, bytes as u64]);
     }
@@ -154,8 +154,8 @@ impl Drop for Copy {
     }
 }
 
-/// What to map instead of file `fd`: its copy, where it has one and that is the same to the program. A
-/// shared mapping of a file that it may write to must be of that very file.
+/// The copy to map instead of file `fd`, if there is one and the program cannot notice. A
+/// shared mapping of a file that the program may write to must be of that very file.
 pub fn instead_of(fd: c_int, flags: u32) -> Option<Copy> {
     let table = table()?;
     let fd = usize::try_from(fd).ok()?;
@@ -170,16 +170,16 @@ pub fn instead_of(fd: c_int, flags: u32) -> Option<Copy> {
     })
 }
 
-/// What is read into, and what is found: not on the stack, which a child of fork has from one of its
-/// parent's threads.
+/// Memory for reading the list of mappings, and for the mappings found. It is not on the stack: a forked child runs on the
+/// stack of one of its parent's threads, which may be small.
 struct Scratch {
     /// More than any line has: a path is at most 4096 bytes.
     buffer: [u8; 8192],
     found: [Mapped; MAPPINGS_MAX],
 }
 
-/// Maps from a node's copies what the process has of files now, or of other nodes' copies. Mappings
-/// and bytes.
+/// Replaces the process's mappings of files, or of other nodes' copies, by mappings of a node's copies. Returns the number
+/// of mappings and of bytes.
 fn from_copies(table: &[u8], node: u32) -> [u64; 2] {
     NODE.store(node, Relaxed);
     let bytes = size_of::<Scratch>();
@@ -209,8 +209,8 @@ fn replace(table: &[u8], node: u32, scratch: &mut Scratch) -> [u64; 2] {
     sys::close(fd);
     let (mut replaced_mappings, mut bytes) = (0, 0);
     for mapped in &found[..mappings] {
-        // A shared mapping of the file itself stays: the program may count on it. A mapping of a copy may become one of another
-        // copy.
+        // A shared mapping of the file itself stays: the program may rely on it. A mapping of a copy may be replaced by one of
+        // another copy.
         let file = match entry(table, |entry| entry.copy == mapped.file) {
             Some(entry) if entry.node == node => continue,
             Some(entry) => entry.mapped,
@@ -266,7 +266,7 @@ fn each_line(fd: usize, buffer: &mut [u8], mut visit: impl FnMut(&[u8])) {
     }
 }
 
-/// A mapping of a file that can be made of a copy.
+/// A mapping of a file that a mapping of a copy can replace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Mapped {
     start: usize,
@@ -281,14 +281,14 @@ struct Mapped {
 /// Reads `/proc/self/smaps`, line by line.
 #[derive(Debug, Default)]
 struct Smaps {
-    /// The mapping that the lines are about.
+    /// The mapping that the current lines describe.
     mapped: Option<Mapped>,
 }
 
 impl Smaps {
-    /// The mapping whose last missing fact this line was, if it can be made of a copy.
+    /// Reads a line; returns the mapping whose description is complete with it, if a copy can replace that mapping.
     fn line(&mut self, line: &[u8]) -> Option<Mapped> {
-        // Pages that were written are the process's own, in memory or not: relocated constants, for one.
+        // Written pages (relocated constants, for example) are the process's own, whether in memory or swapped out.
         if let Some(rest) = line.strip_prefix(b"Anonymous:")
             && !is_zero(rest)
         {
@@ -305,7 +305,7 @@ impl Smaps {
     }
 }
 
-/// Is a line's number of kilobytes 0?
+/// Is the number of kilobytes in a line 0?
 fn is_zero(rest: &[u8]) -> bool {
     rest.iter().find(|byte| **byte != b' ') == Some(&b'0')
 }

@@ -1,10 +1,10 @@
-//! Where sampled small allocations live: one reserved address range of fixed size, so that `free`
-//! finds out with one comparison whether a pointer is a sample.
+//! The heap of sampled small allocations: one reserved address range of fixed size, so that `free`
+//! needs one comparison to find out whether a pointer is a sample.
 //!
 //! The range is cut into slabs of one size class each. Whoever frees an object pushes it on its
 //! class's return list with a compare-and-swap; whoever allocates takes the whole list at once
-//! (no ABA problem) under a lock that is tried a few times: when it stays taken, or the range is
-//! exhausted, the caller goes to the real allocator. Nothing here can wait for ever.
+//! (no ABA problem) under a lock that is tried a few times. If the lock stays taken, or the range is
+//! used up, the real allocator serves the caller. Nothing here waits without bound.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
@@ -51,15 +51,15 @@ pub static LENGTH: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub struct SampleHeap {
     lock: AtomicBool,
-    /// Slabs handed to a class so far.
+    /// Slabs that belong to a class so far.
     slabs: AtomicUsize,
     /// Class of each slab.
     classes: [AtomicU8; SLABS],
     /// Freed objects, a list through their first words.
     returned: [AtomicUsize; CLASSES],
-    /// Objects ready for use, the same way. Under the lock.
+    /// Objects ready for use, a list through their first words. Guarded by the lock.
     ready: [AtomicUsize; CLASSES],
-    /// The uncut rest of each class's newest slab. Under the lock.
+    /// Start of the unused part of each class's newest slab. Guarded by the lock.
     rest: [AtomicUsize; CLASSES],
     rest_end: [AtomicUsize; CLASSES],
 }
@@ -80,7 +80,7 @@ impl SampleHeap {
         }
     }
 
-    /// Reserves the range; false when the kernel gives none.
+    /// Reserves the range; false if the kernel refuses.
     pub fn reserve(&self) -> bool {
         // Two slabs more than needed, so that slabs can be aligned to their size, with something before and behind
         // them that keeps the kernel from joining them with the program's mappings.
@@ -121,7 +121,7 @@ impl SampleHeap {
             if tries == TRIES_MAX {
                 return None;
             }
-            // The holder has a dozen instructions to go, unless it lost its CPU.
+            // The holder needs a dozen instructions more, unless the kernel has taken its CPU.
             if tries < TRIES_MAX / 2 {
                 core::hint::spin_loop()
             } else {
@@ -197,7 +197,7 @@ impl SampleHeap {
         }
     }
 
-    /// In a forked child: whoever held the lock does not exist here.
+    /// Releases the lock in a forked child, where the thread that held it does not exist.
     pub fn forked_child(&self) {
         self.lock.store(false, Ordering::Release);
     }

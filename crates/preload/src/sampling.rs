@@ -2,10 +2,10 @@
 //!
 //! The bytes of all small allocations of a thread form a line, on which sampling points lie at
 //! exponentially distributed distances of mean `period` (a Poisson process). An allocation of s
-//! bytes is sampled when at least one point falls on it, so with probability
-//! p = 1 − exp(−s / period), and stands for 1 / p allocations of its size: Horvitz and Thompson's
-//! estimator, unbiased for counts, and for bytes after multiplying by s. The process has no
-//! memory, so the distance may be drawn anew after each sample.
+//! bytes is sampled when at least one point falls on it, that is with probability
+//! p = 1 − exp(−s / period). It stands for 1 / p allocations of its size: Horvitz and Thompson's
+//! estimator, unbiased for counts and, multiplied by s, for bytes. The process is
+//! memoryless, so the distance is drawn anew after each sample.
 
 const LN_2: f64 = core::f64::consts::LN_2;
 

@@ -1,7 +1,7 @@
 //! Filters of system calls that the program installs for itself (seccomp(2)).
 //!
-//! A filter lists the calls that the program makes; one of this library's could end the process. The functions that
-//! install filters are announced before they do, and the library makes no system call from then on.
+//! A filter permits the calls that the program makes; another call of this library could end the process. The hooks notice
+//! a filter before it is installed, and from then on the library makes no system call.
 
 use crate::sys::number;
 
@@ -16,12 +16,13 @@ const SET_STRICT: u32 = 0;
 /// `SECCOMP_SET_MODE_FILTER`.
 const SET_FILTER: u32 = 1;
 
-/// Does `prctl` install a filter, given its second and third argument? What only asks passes no filter.
+/// Does `prctl` install a filter, given its second and third argument? A call that only asks for the kernel's abilities
+/// passes no filter.
 pub fn is_installed_by_prctl(mode: usize, filter: usize) -> bool {
     mode == MODE_STRICT || mode == MODE_FILTER && filter != 0
 }
 
-/// Does a system call with these first arguments?
+/// Does a bare system call with these first arguments install a filter?
 pub fn is_installed_by(call: usize, [first, second, third]: [usize; 3]) -> bool {
     match call {
         number::PRCTL if first as u32 as usize == PRCTL_OPTION => {
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_installs_a_filter_is_told_from_what_asks_about_filters() {
+    fn installing_a_filter_is_told_from_asking_about_filters() {
         const PR_GET_SECCOMP: usize = 21;
         const GET_ACTION_AVAILABLE: usize = 2;
         const TSYNC: usize = 1;
@@ -54,7 +55,7 @@ mod tests {
             assert!(is_installed_by(number::SECCOMP, arguments));
             assert!(!is_installed_by(number::FUTEX, arguments));
         }
-        // Libraries call it so to find out what the kernel can do.
+        // Libraries make these calls to find out what the kernel supports.
         for arguments in [
             [SET_STRICT as usize, 1, 0],
             [SET_FILTER as usize, TSYNC, 0],

@@ -1,6 +1,6 @@
-//! Samples taken from inside, where the kernel's perf events are refused: a timer of every thread's
-//! time in user mode, whose signal finds the registers in its frame, and a ring
-//! ([`nearpage_wire::samples`]) that the recorder drains.
+//! Samples taken inside the process, where the kernel refuses perf events. A timer for each thread measures the thread's
+//! time in user mode and sends a signal, whose frame has the registers. The handler writes a sample into a ring
+//! ([`nearpage_wire::samples`]) that the recorder reads.
 //!
 //! The timer expires with the tick that found the thread in user mode, and the signal is delivered
 //! on the way out of that very interrupt: the frame holds what the tick interrupted. A thread that
@@ -9,11 +9,12 @@
 //! time in user mode since the one before, by the kernel's clocks: ticks alone miss much of a thread
 //! that shares its CPU.
 //!
-//! The signal is a realtime signal that nobody had a handler for. The program does not see ours: it
-//! reads, and may set, the default or to ignore it. Once it installs a handler of its own, it has
-//! the signal: all timers go, with one line. `sigwait` and `signalfd` never get it.
+//! The signal is a realtime signal without a handler. The program does not see the library's handler: it reads
+//! that the default is done, and may set the default or ignore the signal. If it installs a handler, the program gets
+//! the signal, all timers are deleted, and one line says so. `sigwait` and `signalfd` never get the library's signal.
 //!
-//! Everything here runs in signal handlers, or may be interrupted by ours: no locks, no `errno`.
+//! All code here runs in signal handlers, or may be interrupted by the library's own: it takes no locks and leaves `errno`
+//! alone.
 
 mod ring;
 
@@ -29,20 +30,21 @@ use ring::{
     EARLY, FILES, FILES_TAKEN, RING, SLOTS, copy_maps, half, make_ring, with_files, word, write,
 };
 
-/// Realtime signals that are tried, from the top: programs count from the bottom.
+/// Realtime signals that are tried, from the highest down: programs use the lowest first.
 const SIGNALS: core::ops::RangeInclusive<i32> = 40..=63;
 /// Threads that can have a timer.
 const TIMERS_MAX: usize = 8192;
-/// Samples a second where the environment does not say.
+/// Time between samples, unless the environment sets another.
 const DEFAULT_PERIOD_NS: u64 = 10_000_000;
 const DEFAULT_SLOTS: u64 = 4096;
 const CLOCK_MONOTONIC: i32 = 1;
-/// Timers of that clock are not bound to ticks.
+/// Timers of `CLOCK_MONOTONIC` are not bound to ticks: gaps are multiples of this.
 const MONOTONIC_STEP_NS: u64 = 1_000;
 /// How often a new thread yields to the one that makes the ring.
 const YIELDS_MAX: u32 = 1_000;
-/// What a thread used, in nanoseconds: its time on a CPU, divided by the kernel as the ticks found it.
-/// Ticks alone miss much of a thread that others wait behind: it is often taken off its CPU before.
+/// A thread's time on CPUs in nanoseconds, in user mode and in the kernel. The kernel divides the exact total by what
+/// its ticks find. Ticks alone miss much of the time of a thread that shares its CPU: it often leaves the CPU before the
+/// tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuUsage {
     user_ns: u64,
@@ -55,8 +57,8 @@ impl CpuUsage {
         Self { user_ns, kernel_ns }
     }
 
-    /// Time in user mode since `before`. What ticks find changes how the time before them is divided,
-    /// by no more than the time since.
+    /// Time in user mode since `before`. Each tick changes how the kernel divides all time before, so the difference is
+    /// bounded by the whole time since `before`.
     fn user_ns_since(&self, before: &Self) -> u64 {
         let user_ns = self.user_ns.saturating_sub(before.user_ns);
         let all_ns = self.user_ns.saturating_add(self.kernel_ns);
@@ -66,7 +68,7 @@ impl CpuUsage {
 
 /// The signal; 0: no samples are taken.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-/// What the program thinks is done on the signal: 0 default, 1 ignored.
+/// The action that the program has set for the signal: 0 default, 1 ignored.
 static PROGRAMS_ACTION: AtomicUsize = AtomicUsize::new(0);
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
 static TICK_NS: AtomicU64 = AtomicU64::new(0);
@@ -74,11 +76,11 @@ static CLOCK: AtomicI32 = AtomicI32::new(THREAD_USER_CLOCK);
 static RANDOM: AtomicU64 = AtomicU64::new(0);
 static FORKED: AtomicU32 = AtomicU32::new(0);
 static NO_TIMER: AtomicU64 = AtomicU64::new(0);
-/// Timers of all threads, number + 1; 0: free.
+/// Timers of all threads: the kernel's number + 1; 0: free.
 static TIMERS: [AtomicU32; TIMERS_MAX] = [const { AtomicU32::new(0) }; TIMERS_MAX];
 
-/// Begins to sample this process if the environment asks for it. Threads are sampled from
-/// [`thread_begins`] on.
+/// Prepares to sample this process if the environment asks for it. Sampling of a thread begins with
+/// [`thread_begins`].
 pub fn start() {
     let Some(directory) = environment::variable(nearpage_wire::SAMPLES_DIRECTORY_VARIABLE)
         .filter(|name| name.starts_with(b"/"))
@@ -128,18 +130,18 @@ pub fn is_on() -> bool {
     SIGNAL.load(Ordering::Acquire) != 0
 }
 
-/// Is this the signal, and still ours?
+/// Does this library use `signal` now?
 pub fn is_ours(signal: i32) -> bool {
     signal != 0 && signal == SIGNAL.load(Ordering::Acquire)
 }
 
-/// The calling thread begins.
+/// Begins to sample the calling thread.
 pub fn thread_begins(thread: &mut Thread) {
     let signal = SIGNAL.load(Ordering::Acquire);
     if signal == 0 {
         return;
     }
-    // Programs that make the system call themselves (Go's runtime does) pass our hooks by.
+    // Programs that make the system call themselves, as Go's runtime does, bypass the hooks.
     if !sys::action(signal).is_ok_and(|action| action.handler == on_signal as *const () as usize) {
         return give_way(signal);
     }
@@ -154,7 +156,7 @@ pub fn thread_begins(thread: &mut Thread) {
         if RING.load(Ordering::Acquire) == ring::NONE {
             make_ring();
         }
-        // Another thread makes it: what that takes is a few system calls.
+        // Another thread makes the ring, with a few system calls.
         let mut patience = YIELDS_MAX;
         while RING.load(Ordering::Acquire) == ring::MAKING && patience > 0 {
             sys::sched_yield();
@@ -165,8 +167,8 @@ pub fn thread_begins(thread: &mut Thread) {
     }
 }
 
-/// Where the ring took longer to make than the thread waited for it, its beginning is said later,
-/// before anything else of it.
+/// Writes that the thread began, if that is still to be written. If the ring was not ready when the thread began, this is
+/// done before the thread's first sample.
 fn say_begin(unsaid: &AtomicBool, tid: u32) {
     let is_there = RING.load(Ordering::Acquire) >= ring::ADDRESS;
     if is_there && unsaid.swap(false, Ordering::Relaxed) {
@@ -174,7 +176,7 @@ fn say_begin(unsaid: &AtomicBool, tid: u32) {
     }
 }
 
-/// The calling thread ends.
+/// Ends sampling of the calling thread.
 pub fn thread_ends(thread: &mut Thread) {
     if thread.timer == 0 {
         return;
@@ -185,7 +187,7 @@ pub fn thread_ends(thread: &mut Thread) {
     write(Kind::ThreadEnds, thread.tid, |_| ());
 }
 
-/// In a forked child, which has neither timers nor a ring yet.
+/// Begins to sample a forked child, which has neither timers nor a ring yet.
 pub fn forked_child(thread: &mut Thread) {
     if SIGNAL.load(Ordering::Acquire) == 0 {
         return;
@@ -206,7 +208,7 @@ pub fn forked_child(thread: &mut Thread) {
     }
 }
 
-/// The process ends, or becomes another program.
+/// Ends sampling: the process ends, or executes another program.
 pub fn finish(thread: &mut Thread) {
     note_blocked(thread);
     let ring = RING.load(Ordering::Acquire);
@@ -217,7 +219,8 @@ pub fn finish(thread: &mut Thread) {
     }
 }
 
-/// Samples end here, though the process goes on: system calls are filtered. The handler stays, for a signal on its way.
+/// Ends sampling while the process goes on, because the program filters its system calls. The handler stays, for signals
+/// that are pending.
 pub fn stop(thread: &mut Thread) {
     if SIGNAL.load(Ordering::Acquire) != 0 {
         finish(thread);
@@ -226,7 +229,7 @@ pub fn stop(thread: &mut Thread) {
     }
 }
 
-/// Where the signal waits for a thread that ends, its last periods were not sampled.
+/// Counts the last periods of a thread that ends while it blocks the signal: they were not sampled.
 fn note_blocked(thread: &mut Thread) {
     let signal = SIGNAL.load(Ordering::Relaxed);
     if signal == 0 || thread.timer == 0 || !sys::is_pending(signal) {
@@ -244,8 +247,8 @@ fn note_blocked(thread: &mut Thread) {
     }
 }
 
-/// A timer that sends `signal` to the calling thread: its place in [`TIMERS`], from 1. The search
-/// begins where threads before it are not likely to be.
+/// Makes a timer that sends `signal` to the calling thread; returns its place in [`TIMERS`], from 1. The search for a
+/// free place begins at one that depends on the thread, so that few threads try the same.
 fn make_timer(signal: i32, thread: &Thread) -> Option<u32> {
     let free = |place: &usize| {
         TIMERS.get(*place).is_some_and(|timer| {
@@ -282,7 +285,7 @@ fn release_timers() {
     (1..=TIMERS_MAX as u32).for_each(release_timer);
 }
 
-/// The signal is the program's from now on.
+/// Leaves the signal to the program from now on.
 #[cold]
 fn give_way(signal: i32) {
     if SIGNAL
@@ -301,8 +304,8 @@ fn give_way(signal: i32) {
     ));
 }
 
-/// The program sets what is done on `signal` to `handler` (0: default, 1: ignore), or only asks
-/// (None). Some: that is settled, and the answer is what was done before.
+/// The program sets the action for `signal` to `handler` (0: default, 1: ignore), or only asks for it
+/// (`None`). Returns the earlier action if no further call is needed.
 pub fn program_sets(signal: i32, handler: Option<usize>) -> Option<usize> {
     if !is_ours(signal) {
         return None;
@@ -312,14 +315,14 @@ pub fn program_sets(signal: i32, handler: Option<usize>) -> Option<usize> {
         Some(action @ 0..=1) => Some(PROGRAMS_ACTION.swap(action, Ordering::Relaxed)),
         Some(_) => {
             give_way(signal);
-            // What the program is to see of the time before.
+            // The program is to read the default as the earlier action.
             let _ = sys::set_default(signal);
             None
         }
     }
 }
 
-/// A set of signals to wait for, as the program has it, without ours; `None`: it has none of ours.
+/// The program's set of signals to wait for, less the library's; `None` if the set does not contain it.
 pub fn without_ours(set: [u64; 16]) -> Option<[u64; 16]> {
     let signal = SIGNAL.load(Ordering::Acquire);
     let bit = 1u64 << (signal - 1).clamp(0, 63);
@@ -331,7 +334,7 @@ pub fn without_ours(set: [u64; 16]) -> Option<[u64; 16]> {
     Some(set)
 }
 
-/// Time between two samples, at least a tick: the recorder says it, once there is a ring.
+/// Time between two samples, at least a tick. Once there is a ring, the recorder sets it there.
 fn period_ns() -> u64 {
     let ring = RING.load(Ordering::Acquire);
     let asked_ns = if ring >= ring::ADDRESS {
@@ -342,7 +345,7 @@ fn period_ns() -> u64 {
     asked_ns.clamp(TICK_NS.load(Ordering::Relaxed), 1 << 40)
 }
 
-/// Whole ticks, drawn so that their mean is `period_ns`, between half of it and one and a half.
+/// Draws a gap of whole ticks, between half of `period_ns` and one and a half times that, with mean `period_ns`.
 fn gap_ns(period_ns: u64) -> u64 {
     gap_of(
         period_ns,
@@ -357,9 +360,9 @@ fn gap_of(period_ns: u64, tick_ns: u64, random: [u64; 2]) -> u64 {
     let shortest = (period / 2).max(ONE);
     let spread = period.saturating_sub(shortest) * 2 + 1;
     let drawn = shortest + random[0] % spread;
-    // Rounded up or down by chance, so that the mean stays.
+    // Rounded up or down at random, so that the mean is kept.
     let ticks = (drawn + random[1] % ONE) / ONE;
-    // Where the kernel counts time in user mode more finely, the last tick may fall short of it.
+    // Half a tick less: where the kernel measures time in user mode more finely than in ticks, the last tick may come early.
     ticks * tick_ns - tick_ns / 2
 }
 
@@ -371,7 +374,7 @@ fn next_random() -> u64 {
     value ^ value >> 31
 }
 
-/// Expires after `gap_ns`; the interval only serves to count what a blocked signal misses.
+/// Sets a timer to expire after `gap_ns`. The interval only counts the periods for which the signal is blocked.
 fn set_timer(timer: u32, period_ns: u64, gap_ns: u64) {
     let split = |ns: u64| [ns / 1_000_000_000, ns % 1_000_000_000];
     let ([a, b], [c, d]) = (split(period_ns), split(gap_ns));
@@ -414,7 +417,7 @@ unsafe extern "C" fn on_signal(_: i32, info: usize, frame: usize) {
             *((info + information::VALUE) as *const u32),
         )
     };
-    // Sent by somebody else, to a program that has no handler for it.
+    // Another process has sent the signal, for which the program has no handler.
     if code != information::IS_TIMER || SIGNAL.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -423,7 +426,7 @@ unsafe extern "C" fn on_signal(_: i32, info: usize, frame: usize) {
     }
     let period_ns = period_ns();
     let missed = overrun.max(0) as u32;
-    // SAFETY: the thread's own storage; only atomically where the thread itself may be at it.
+    // SAFETY: the thread's own storage; a field that the interrupted thread may be writing is accessed atomically.
     say_begin(unsafe { &(*Thread::current()).begin_unsaid }, tid);
     // SAFETY: the thread's own storage; nobody else looks at this field meanwhile.
     let stands_for_ns = unsafe {

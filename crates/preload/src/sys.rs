@@ -171,7 +171,7 @@ pub fn gettid() -> u32 {
     unsafe { call(number::GETTID, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// Where the heap that `brk` extends ends.
+/// The end of the heap that `brk` extends.
 pub fn program_break() -> usize {
     // SAFETY: asks where it is, and changes nothing.
     unsafe { call(number::BRK, [0; 6]) }.unwrap_or(0)
@@ -201,8 +201,8 @@ pub fn getcpu() -> u32 {
     cpu
 }
 
-/// The CPU as its descriptor tables have it: the limit of a segment that the kernel keeps for this, CPU
-/// in the lower 12 bits (arch/x86/include/asm/segment.h, `vdso_read_cpunode`).
+/// The calling thread's CPU without a system call: the kernel stores it in the lower 12 bits of a segment's limit
+/// (arch/x86/include/asm/segment.h, `vdso_read_cpunode`).
 #[cfg(target_arch = "x86_64")]
 fn segment_cpu() -> Option<u32> {
     const SEGMENT: u32 = 15 * 8 + 3;
@@ -245,7 +245,7 @@ pub fn tick_ns() -> u64 {
     time[0] * 1_000_000_000 + time[1]
 }
 
-/// What the calling thread used in user mode and in the kernel, in nanoseconds.
+/// The calling thread's time in user mode and in the kernel, in nanoseconds.
 pub fn thread_usage_ns() -> (u64, u64) {
     const THREAD: usize = 1;
     /// `struct rusage`: two times in seconds and microseconds, and 14 more words.
@@ -276,7 +276,7 @@ pub fn monotonic_ns() -> u64 {
     time[0] * 1_000_000_000 + time[1]
 }
 
-/// Tells a tracer that looks at system calls of a mark; nobody else knows the option.
+/// Makes a system call with an option that only the tracer knows, to tell it of a mark.
 pub fn tell_tracer(which: u32) {
     let option = nearpage_wire::trace::MARK_OPTION as usize;
     // SAFETY: the kernel refuses an option that it does not know.

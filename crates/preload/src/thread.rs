@@ -1,11 +1,13 @@
-//! What the library knows of the calling thread: three cache lines of thread-local storage.
+//! The library's state of the calling thread: three cache lines of thread-local storage.
 //!
 //! Stable Rust reads a thread-local of a shared library through `__tls_get_addr`, which costs the
 //! hooks 15 %. This one is a `.tbss` symbol addressed with the initial-exec model, so that it is a
-//! load and an add. The loader's reserve for such storage is small: the size is asserted below.
+//! load and an add. The loader reserves little space for such storage, so the size is asserted below.
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+
+use crate::standard_thread::Callable;
 
 global_asm!(
     ".pushsection .tbss.nearpage_thread,\"awT\",%nobits",
@@ -19,11 +21,11 @@ global_asm!(
     ".popsection",
 );
 
-/// Where a thread stands.
+/// How the library treats a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stage {
-    /// The library has not met it (all of its storage is zero).
+    /// The library has not seen the thread yet (all of its storage is zero).
     #[default]
     Unknown = 0,
     /// It runs and is observed.
@@ -41,7 +43,7 @@ pub struct Thread {
     pub countdown: i64,
     /// Nonzero while the library runs in this thread.
     pub(crate) token: u32,
-    /// Where it stands.
+    /// How the library treats it.
     pub stage: Stage,
     /// The block of the log it fills, or null.
     pub block: usize,
@@ -49,7 +51,7 @@ pub struct Thread {
     pub block_used: u32,
     /// Its id.
     pub tid: u32,
-    /// Its id as the log has it: the recorder's, where the process has a PID namespace of its own.
+    /// Its id in the log: that of the recorder's PID namespace, if the process has one of its own.
     pub number: u32,
     /// State of its random generator.
     pub random: u64,
@@ -57,8 +59,10 @@ pub struct Thread {
     pub stack: [usize; 2],
     /// Lowest and highest address of its static thread-local storage.
     pub local_storage: [usize; 2],
-    /// Its routine, 0 for the main thread or when unknown.
+    /// Its start routine; 0 for the main thread or if unknown.
     pub start_routine: usize,
+    /// What it executes, if `std::thread` created it.
+    pub callable: Callable,
     /// How many threads of its process were created before it.
     pub order: u32,
     /// Id of the thread that created it.
@@ -67,25 +71,25 @@ pub struct Thread {
     pub loading_at: usize,
     /// The return address of that `dlopen`; 0: not known.
     pub loading_from: usize,
-    /// The countdown, put aside while a `dlopen` runs.
+    /// The countdown, saved while a `dlopen` runs.
     pub countdown_aside: i64,
     /// Which fork of the process the block belongs to.
     pub generation: u32,
-    /// Rounds of destructors that were let pass before the thread counts as ended.
+    /// Rounds of thread destructors so far; after some, the thread counts as ended.
     pub destructor_rounds: u16,
     /// Its Thread record is in the log of this generation.
     pub announced: bool,
-    /// [`crate::place::unmatched_memory`]: it has the policy of unmatched memory, or one of the program's.
+    /// [`crate::place::unmatched_memory`]: the thread has the policy of unmatched memory, or a policy that the program set.
     pub follows_unmatched: bool,
-    /// [`crate::large`]: where it stands at busy call sites; 0: nowhere yet.
+    /// [`crate::large`]: address of its gaps at busy call sites; 0: none yet.
     pub gaps: usize,
-    /// [`crate::signal`]: what it had used at its last sample.
+    /// [`crate::signal`]: its time on CPUs at its last sample.
     pub used: crate::signal::CpuUsage,
     /// [`crate::signal`]: place of its timer, from 1; 0: it has none.
     pub timer: u32,
-    /// [`crate::launch`]: its memory; 0: none yet.
+    /// [`crate::launch`]: address of its memory for environments; 0: none yet.
     pub scratch: usize,
-    /// [`crate::signal`]: the ring was not there yet to say that it begins.
+    /// [`crate::signal`]: that the thread began is still to be written, as there was no ring.
     pub begin_unsaid: AtomicBool,
 }
 
@@ -158,8 +162,8 @@ impl Thread {
 
     /// Has the `dlopen` that began at [`Self::loading_at`] returned, seen from a hook called at `at`?
     ///
-    /// Calls from inside it are made further down the stack. So are later calls from functions of
-    /// its caller, but those have overwritten its return address.
+    /// Calls from inside the `dlopen` are made further down the stack. So are later calls from functions of
+    /// its caller, but these have overwritten the return address of the `dlopen`.
     pub fn has_loaded(&self, at: usize) -> bool {
         let own = self.stack[0]..self.stack[1];
         if at >= self.loading_at || !own.contains(&at) || !own.contains(&self.loading_at) {

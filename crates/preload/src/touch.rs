@@ -1,11 +1,11 @@
-//! Placing by first touch (Marathe, Thakkar and Mueller, §5): a thread on a CPU of each node touches
-//! the pages that are to live there, before anyone else does.
+//! Placement by first touch (Marathe, Thakkar and Mueller, §5): a thread on a CPU of each node touches
+//! the pages planned for that node, before the program does.
 //!
-//! The calling thread visits the nodes in turn, for static objects too: one thread per node with a
-//! barrier after it, as in the paper, ends with every page at the same place, and the library needs
+//! The calling thread moves from node to node, for static objects too. The paper uses one thread per node and a
+//! barrier, which puts every page on the same node; this way, the library needs
 //! no thread of its own. A page is populated by `MADV_POPULATE_WRITE` (Linux 5.14), which fails
-//! where a store would fault; before that by an atomic exchange of a byte for itself, where the
-//! memory is known to be writable. Pages that are there already stay where they are: that is this mechanism's limit.
+//! where a store would fault. On older kernels, a byte is replaced atomically by its own value, if the
+//! memory is known to be writable. Pages that are present already stay where they are.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -17,17 +17,17 @@ use crate::sys::{self, Errno};
 const MADV_POPULATE_WRITE: usize = 23;
 const EINVAL: Errno = Errno(22);
 const ENXIO: Errno = Errno(6);
-/// CPUs that masks have room for.
+/// Words of a mask of CPUs.
 const CPU_WORDS: usize = 128;
 /// A set of CPUs: bit n of the whole is CPU n.
 pub type CpuSet = [u64; CPU_WORDS];
-/// Most heap objects that wait for a visit together.
+/// Most heap objects that wait to be touched together.
 const GROUP_MAX: usize = 32;
 
 /// An object whose pages are to be touched.
 #[derive(Clone, Copy)]
 pub struct ObjectToTouch<'a> {
-    /// Where it is.
+    /// Its range and page size.
     pub extent: Extent,
     /// Where its pages go.
     pub pattern: Pattern<'a>,
@@ -35,7 +35,7 @@ pub struct ObjectToTouch<'a> {
     pub counters: &'a RuleCounters,
     /// May its memory be stored to?
     pub is_writable: bool,
-    /// Pages that are touched at the most, from its first on.
+    /// How many pages may be touched, from the first on.
     pub pages_max: u64,
 }
 
@@ -52,7 +52,7 @@ pub fn can_populate() -> bool {
     }
 }
 
-/// Touches the pages of all objects, one visit per node. The caller's affinity is as before afterwards.
+/// Touches the pages of all objects, with one visit to each node. The caller's affinity is restored afterwards.
 pub fn touch(objects: &[ObjectToTouch<'_>], can_populate: bool) {
     let mut before: CpuSet = [0; CPU_WORDS];
     let Ok(before_bytes) = sys::sched_getaffinity(0, &mut before) else {
@@ -128,7 +128,7 @@ fn populate(object: &ObjectToTouch<'_>, start: usize, end: usize, can_populate: 
         // SAFETY: populating changes no content.
         if let Err(error) = unsafe { sys::madvise(start, end - start, MADV_POPULATE_WRITE) } {
             object.counters.untouched.fetch_add(pages, Relaxed);
-            // EINVAL: not writable, as a constant is.
+            // EINVAL: the memory is not writable, like a constant.
             if error != EINVAL || object.is_writable {
                 object.counters.failures.add(Request::Touch, error, 1);
             }
@@ -148,7 +148,7 @@ fn populate(object: &ObjectToTouch<'_>, start: usize, end: usize, can_populate: 
     }
 }
 
-/// The CPUs of a node; none where it has none.
+/// The CPUs of a node; `None` if it has no CPUs.
 fn cpus_of(node: u32) -> Option<CpuSet> {
     let mut path = crate::message::Text::<64>::new();
     let complete = path.push(b"/sys/devices/system/node/node")
@@ -162,8 +162,8 @@ fn cpus_of(node: u32) -> Option<CpuSet> {
     cpus.iter().any(|word| *word != 0).then_some(cpus)
 }
 
-/// A list as the kernel writes it (`0-3,8`); none where it is not one. CPUs beyond the set are left
-/// out.
+/// Parses a list of CPUs as the kernel writes it (`0-3,8`); `None` if the text is no such list. CPUs beyond the set are
+/// ignored.
 pub fn parse_list(text: &[u8]) -> Option<CpuSet> {
     let mut cpus = [0u64; CPU_WORDS];
     let number = |text: &[u8]| core::str::from_utf8(text).ok()?.parse::<usize>().ok();
@@ -203,7 +203,7 @@ const BEING_WRITTEN: u32 = 1;
 const READY: u32 = 2;
 
 impl Group {
-    /// Adds an object; false where there is no room. Returns with how many are waiting.
+    /// Adds an object; returns how many are waiting, or `None` if there is no room.
     pub fn add(&self, rule: u32, address: usize, size_bytes: usize) -> Option<usize> {
         let waiting = self.waiting.iter().find(|waiting| {
             waiting.state.load(Relaxed) == FREE
@@ -219,19 +219,19 @@ impl Group {
         Some(self.count.fetch_add(1, Relaxed) + 1)
     }
 
-    /// Does anything wait?
+    /// Does no object wait?
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
 
-    /// Takes every waiting object out: rule, address, size.
+    /// Takes out all waiting objects: rule, address and size of each.
     pub fn take_all(&self) -> [Option<(u32, usize, usize)>; GROUP_MAX] {
         self.waiting
             .each_ref()
             .map(|waiting| self.take(waiting, |_| true))
     }
 
-    /// The object at `address` is about to be freed.
+    /// Removes the object at `address`, which is about to be freed.
     pub fn forget(&self, address: usize) {
         if !self.is_empty() {
             for waiting in &self.waiting {

@@ -7,6 +7,7 @@ mod call_sites;
 mod heap;
 mod images;
 mod modules;
+mod standard_threads;
 mod statics;
 mod threads;
 mod unlogged;

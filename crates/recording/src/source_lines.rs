@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn source_lines_are_read_back() {
         let known = |function: &str, file: &str, line| SourceLine {
             function: function.to_owned(),
             file: file.to_owned(),

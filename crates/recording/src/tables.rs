@@ -127,7 +127,7 @@ pub struct Thread {
     pub order: u32,
     /// Start routine, where the preload library saw it: module and virtual address in its file.
     pub start: Option<(ModuleId, u64)>,
-    /// Symbol of the start routine; empty where unknown.
+    /// Symbol of the start routine, or of what `std::thread` executes; empty where unknown.
     pub start_function: String,
     /// Number among the threads with this start routine, the lowest that none of those running has: a program that creates
     /// its threads anew for every step uses the same few again. The main thread is 0 of its OpenMP team.

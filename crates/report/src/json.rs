@@ -33,28 +33,28 @@ pub struct ReportOutput<'a> {
     undecoded: u64,
     /// Where the accesses come from.
     source: Source,
-    /// What has to be known of the figures.
+    /// Notes that a reader of the figures needs.
     notes: &'a [String],
-    /// Accesses by what they were to.
+    /// Accesses by kind of object.
     attribution: Kinds,
     /// Objects, the costliest first unless `--sort` says otherwise.
     objects: Vec<Object<'a>>,
-    /// What to record to be sure of all patterns; absent where all are sure, and for traces.
+    /// What to record to be sure of all patterns; absent if all are sure, and for traces.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
     /// Threads in order of creation.
     threads: Vec<Thread<'a>>,
-    /// Of a trace, what all misses say.
+    /// For a trace, sums over all misses.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<TraceForm<'a>>,
 }
 
-/// Accesses by what they were to.
+/// Accesses by kind of object.
 #[derive(Serialize, JsonSchema)]
 struct Kinds {
     /// Heap objects.
     heap: u64,
-    /// The heap, but no object that was logged.
+    /// Heap memory outside all logged objects.
     heap_unresolved: u64,
     /// Static objects.
     r#static: u64,
@@ -66,20 +66,20 @@ struct Kinds {
     tls: u64,
     /// Code.
     code: u64,
-    /// Nothing that is known.
+    /// Unknown memory.
     unknown: u64,
 }
 
-/// Objects that are one to the user: of one call site, of one symbol.
+/// Objects that are shown as one: all of one call site, or one symbol.
 #[derive(Serialize, JsonSchema)]
 struct Object<'a> {
-    /// What it is called.
+    /// Its display name.
     name: String,
-    /// What it is.
+    /// Its kind.
     kind: ObjectKind,
     /// Size of the largest instance.
     size_bytes: u64,
-    /// How many there were.
+    /// Number of instances.
     instances: u64,
     /// Where it was allocated, innermost frame first.
     call_site: Vec<Call<'a>>,
@@ -93,13 +93,13 @@ struct Object<'a> {
     loads: Operations,
     /// Stores.
     stores: Operations,
-    /// Accesses to another node's memory, as far as nodes are known.
+    /// Remote accesses: to another node's memory, as far as nodes are known.
     remote: u64,
-    /// By kernel thread id; under a reused id, added up.
+    /// Its accesses by kernel thread id; sums if an id was reused.
     threads: BTreeMap<u32, ThreadUse>,
     /// Who uses which part of it.
     pattern: PatternForm,
-    /// With `--by page`: its pages that were accessed, in order (NumaMMA §3.4).
+    /// With `--by page`: its accessed pages, in order (NumaMMA §3.4).
     #[serde(skip_serializing_if = "Option::is_none")]
     pages: Option<Vec<PageForm>>,
     /// The costliest instructions.
@@ -126,9 +126,9 @@ struct Call<'a> {
 struct Operations {
     /// Number of accesses.
     count: u64,
-    /// Of these, to another node's memory.
+    /// Remote accesses among these.
     remote: u64,
-    /// Accesses to pages whose node is known: what `remote` is a part of.
+    /// Accesses to pages whose node is known; `remote` is a part of these.
     node_known: u64,
     /// Time lost to them.
     cost_ns: f64,
@@ -136,7 +136,7 @@ struct Operations {
     remote_cost_ns: f64,
 }
 
-/// What a thread did to an object.
+/// A thread's accesses to an object.
 #[derive(Default, Serialize, JsonSchema)]
 struct ThreadUse {
     /// Loads.
@@ -150,9 +150,9 @@ struct ThreadUse {
 /// Who uses which part of an object.
 #[derive(Serialize, JsonSchema)]
 struct PatternForm {
-    /// Which pattern.
+    /// The pattern.
     kind: PatternKind,
-    /// Samples that it was found from; in a trace, accesses.
+    /// Number of samples from which it was found; in a trace, accesses.
     samples: u64,
     /// Share of resamples of the recording that place the object the same by their own pattern, 0 to 1; null for objects
     /// below 1 % of the cost, stacks, thread-local storage, and in traces.
@@ -161,11 +161,11 @@ struct PatternForm {
     block_bytes: Option<u64>,
     /// Bytes from a block of a thread to its next one.
     period_bytes: Option<u64>,
-    /// Offsets of the part that the blocks share; none: all of the object.
+    /// Offsets of the part that is divided into blocks; null: the whole object.
     part_bytes: Option<[u64; 2]>,
-    /// Contiguous parts, where that is the pattern.
+    /// Contiguous parts, if the pattern is `segments`.
     segments: Vec<SegmentForm>,
-    /// Of a pattern `in-turn`, the two that alternate.
+    /// For the pattern `in-turn`, the two patterns that alternate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     in_turn: Vec<PatternForm>,
 }
@@ -173,7 +173,7 @@ struct PatternForm {
 /// A contiguous part of an object with the same users.
 #[derive(Serialize, JsonSchema)]
 struct SegmentForm {
-    /// Offsets of its first byte and after its last one, as far as it was sampled.
+    /// Offsets of its first sampled byte and of the end of its last.
     part_bytes: [u64; 2],
     /// Position in `threads` of the recording of the thread that uses it most.
     thread: u32,
@@ -184,29 +184,29 @@ struct SegmentForm {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum PatternKind {
-    /// One thread uses it; of several objects, each.
+    /// One thread uses the object; of several objects, one thread uses each.
     Private,
-    /// Of several objects of one call site, each thread uses those that were made one after another.
+    /// Of several objects of one call site, each thread uses objects that were allocated one after another.
     PrivateRuns,
-    /// Each thread uses a block.
+    /// Each thread uses a contiguous block.
     Block,
-    /// Blocks go round the threads.
+    /// Blocks of one size go to the threads in turn.
     BlockCyclic,
-    /// All threads use all of it.
+    /// All threads use the whole object.
     Shared,
-    /// All threads read all of it.
+    /// All threads read the whole object.
     ReadShared,
     /// Each thread uses a block of a part of it; the rest is not used.
     PartialBlock,
-    /// Rows in shares, of each of which the columns are dealt to some threads.
+    /// The rows are divided into shares, and the columns of each share among some threads.
     Tiles,
-    /// Contiguous parts, each mostly of one thread, in no order that a rule says.
+    /// Contiguous parts, each used mostly by one thread, in no regular order.
     Segments,
-    /// Two patterns in turn: rows by one phase, columns by another; all of it by one thread, then a share by each.
+    /// Two patterns alternate, such as rows in one phase and columns in another.
     InTurn,
-    /// Parts belong to threads by no rule.
+    /// Parts belong to threads without a rule.
     Mixed,
-    /// Too few accesses to tell.
+    /// There are too few accesses to find a pattern.
     Unknown,
 }
 
@@ -226,18 +226,18 @@ struct Instruction {
 /// A thread.
 #[derive(Serialize, JsonSchema)]
 struct Thread<'a> {
-    /// The kernel's number.
+    /// Its kernel thread id.
     tid: u32,
-    /// The kernel's name.
+    /// Its name in the kernel.
     name: &'a str,
-    /// Threads that the program created in its place one after another, itself the first; left out where it is the only one.
+    /// Threads that the program created in its place one after another, with itself; absent if it is the only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     created: Option<u32>,
     /// Its accesses, and those of the threads in its place.
     accesses: u64,
-    /// Of these, to another node's memory.
+    /// Remote accesses among these.
     remote: u64,
-    /// Accesses to pages whose node is known: what `remote` is a part of.
+    /// Accesses to pages whose node is known; `remote` is a part of these.
     node_known: u64,
     /// Time lost to its accesses.
     cost_ns: f64,

@@ -18,7 +18,7 @@ use crate::{
     table::{Column, lines, wrap, wrapped},
 };
 
-/// What a row is.
+/// What the rows of the report are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupBy {
     /// An object.
@@ -46,7 +46,7 @@ pub enum Count {
     Stores,
 }
 
-/// What comes first.
+/// By what rows are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     /// Time lost.
@@ -71,7 +71,7 @@ pub struct TextOptions {
     pub sort: Sort,
     /// Rows at most.
     pub top: usize,
-    /// Objects with a smaller share of what rows are sorted by have no row, 0 to 1.
+    /// Least share, 0 to 1, of the sum by which rows are sorted: objects below it have no row.
     pub share_min: f64,
     /// Emphasise with escape sequences.
     pub colour: bool,
@@ -91,9 +91,9 @@ impl Default for TextOptions {
     }
 }
 
-/// Narrower than this, lines are wider than the terminal.
+/// Least width of the text; on a narrower terminal, lines are too long.
 const WIDTH_MIN: usize = 40;
-/// Objects whose matrix is shown, at most.
+/// Most objects whose matrix is shown.
 const MATRICES_MAX: usize = 5;
 /// Indentation of what belongs to the row above.
 const INDENT: usize = 6;
@@ -136,7 +136,7 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
     out
 }
 
-/// A note of a recording that leaves its reader nothing to do: that the machine has no PMU is for `doctor` to say.
+/// Does a note of a recording leave its reader nothing to do? That the machine has no PMU is for `doctor` to say.
 pub fn asks_nothing(note: &str) -> bool {
     note.starts_with("source clock, not pmu: the kernel names no PMU")
 }
@@ -323,7 +323,7 @@ impl Page<'_> {
             .collect()
     }
 
-    /// The line above so many rows; none above nothing.
+    /// Writes the heading of a table, unless it has no rows.
     fn head(&self, out: &mut String, heading: &str, rows: usize) {
         if rows > 0 {
             let heading = painted(heading, HEADING, self.options.colour);
@@ -331,7 +331,7 @@ impl Page<'_> {
         }
     }
 
-    /// Positions of the rows to show, in order, and what the others come to.
+    /// Positions of the rows to show, in order, and a line about the others.
     fn order(&self, rows: &[RowTotals]) -> (Vec<usize>, String) {
         let mut order: Vec<usize> = (0..rows.len())
             .filter(|&row| rows[row].accesses() > 0.0)
@@ -484,7 +484,7 @@ impl Page<'_> {
         out.push_str(&rest);
     }
 
-    /// Functions that allocated, with what their objects come to.
+    /// Writes the tree of functions that allocated, with the sums of their objects.
     fn call_sites(&self, out: &mut String) {
         let groups = &self.content.attribution.objects;
         let shown = |group: &ObjectGroup| self.shown(&group.loads, &group.stores);
@@ -520,7 +520,7 @@ impl Page<'_> {
         }
     }
 
-    /// The matrix of pages and threads of each of the first objects.
+    /// Writes the matrix of pages and threads of each of the first objects.
     fn matrices(&self, out: &mut String) {
         let Content {
             attribution,
@@ -705,7 +705,7 @@ impl Page<'_> {
     }
 }
 
-/// How sure patterns are; none where that is known of none.
+/// The column of patterns' confidence; `None` if no pattern's is known.
 fn sure(confidences: &[Option<Confidence>]) -> Option<Column> {
     let cell = |one: &Option<Confidence>| one.map_or(String::new(), |one| percent(one.share));
     confidences.iter().any(Option::is_some).then(|| Column {

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_named() {
+    fn commands_that_cannot_be_run_are_named() {
         let error = run_to_end(&["/no/such/command".into()], Vec::new()).unwrap_err();
         assert_eq!(error.to_string(), "/no/such/command: can't be run");
         let error = run_to_end(&[], Vec::new()).unwrap_err();

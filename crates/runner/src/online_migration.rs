@@ -1,4 +1,4 @@
-//! Migrates pages of a command, or of what runs already, while it runs: the sampler before the daemon, with log,
+//! Migrates pages of a command or of running processes while they run: connects the sampler to the daemon, with log,
 //! metrics and profiles.
 
 mod collector;
@@ -28,9 +28,9 @@ use crate::launcher::own_host;
 use collector::{Collector, PostCounts};
 use profiles::Profiles;
 
-/// The rate that is asked for where the policy does not say: it tells pages apart within a few decisions.
+/// The rate of samples for policies that set none: it tells pages apart within a few decisions.
 const RATE_WANTED_HZ: f64 = 4000.0;
-/// What an access to memory takes where the machine does not say.
+/// Assumed time of an access to memory, if the machine's is unknown.
 const MEMORY_LATENCY_NS: f64 = 100.0;
 
 /// Whose pages to migrate, and how.
@@ -63,7 +63,7 @@ pub struct OnlineMigrationOptions {
     pub pages: usize,
     /// Where random draws start.
     pub seed: u64,
-    /// A file for every decision with its inputs.
+    /// A file for the log of all decisions with their inputs.
     pub log: Option<PathBuf>,
     /// Where metrics are served, as `ADDRESS:PORT`.
     pub metrics_address: Option<String>,
@@ -72,7 +72,7 @@ pub struct OnlineMigrationOptions {
 }
 
 impl OnlineMigrationOptions {
-    /// As `nearpage live` does it by default.
+    /// The defaults of `nearpage live`.
     pub fn new(target: Target, policy: LivePolicy) -> Self {
         Self {
             target,
@@ -181,7 +181,7 @@ impl OnlineMigration {
             say(&format!("metrics at http://{}/metrics", server.address()));
         }
         let mut settings = options.settings(&machine);
-        // Who only watches is not told about moving.
+        // Messages about moves are of no use where nothing moves.
         let is_to_move = options.policy != LivePolicy::Watch;
         if is_to_move && machine.nodes_with_memory().len() < 2 {
             say("this machine has one memory node: nothing to move, only to watch");
@@ -190,7 +190,7 @@ impl OnlineMigration {
         if is_to_move && let Some(line) = kernel_balances(is_command && !settings.dry_run) {
             say(line);
         }
-        // Before anything is opened, so that a second daemon disturbs nobody.
+        // Checked before anything is opened, so that a second daemon disturbs no program.
         refuse_taken(&options.target, settings.dry_run)?;
         let sampling = options.sampling();
         // Before a command runs.
@@ -315,7 +315,7 @@ fn create_log(path: &Path) -> Result<File, Error> {
     })
 }
 
-/// As many samples as can be afforded by what one costs now; the governor corrects the rate later.
+/// The rate of samples that the bound on overhead allows, by the present cost of a sample; the governor corrects it later.
 fn affordable_rate_hz(max_overhead: f64, cost_ns: f64) -> f64 {
     (max_overhead * 1e9 / cost_ns).clamp(RATE_MIN_HZ, RATE_WANTED_HZ)
 }
@@ -353,8 +353,8 @@ fn memory_latency_ns(machine: &Machine) -> f64 {
     }
 }
 
-/// Processes that were named are this daemon's alone; those that it comes across besides are left to
-/// whoever has them.
+/// Fails if another daemon has one of the processes that the user named. Other processes that another daemon has are left
+/// out later.
 fn refuse_taken(target: &Target, dry_run: bool) -> Result<(), Error> {
     let Target::Processes(pids) = target else {
         return Ok(());
@@ -370,8 +370,7 @@ fn refuse_taken(target: &Target, dry_run: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// What to say where the kernel moves pages of its own accord. `command`: it is kept off a command that is started
-/// here.
+/// A message if the kernel's automatic balancing is on. `command`: a command that is started here is kept out of that.
 fn kernel_balances(command: bool) -> Option<&'static str> {
     if !balancing::is_on(Path::new("/proc")) {
         return None;

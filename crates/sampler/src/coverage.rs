@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_decides() {
+    fn coverage_depends_on_the_files_that_fit() {
         let room = |files, machine_wide| EventLimits {
             files,
             files_per_thread: 128,

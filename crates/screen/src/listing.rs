@@ -1,4 +1,4 @@
-//! Tables of a screen: processes, objects, decisions; which columns fit, in what order rows come, which are shown.
+//! The screen's tables of processes, objects and decisions: their columns by width, the order of rows, and the filter.
 
 use std::cmp::Ordering;
 
@@ -16,9 +16,9 @@ pub struct Column {
     pub title: String,
     /// Columns of the terminal that it takes.
     pub width: usize,
-    /// Those with the lowest rank give way first.
+    /// On a narrow terminal, columns with the lowest rank are dropped first.
     pub rank: u8,
-    /// Words rather than numbers: they stand on the left, and begin with A.
+    /// It has words rather than numbers: aligned on the left, and sorted from A.
     pub is_text: bool,
 }
 
@@ -43,7 +43,7 @@ impl Column {
 /// A value that rows can be sorted by.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// What is shown, and what it is as a number.
+    /// A number, and its text.
     Number(f64, String),
     /// Words.
     Text(String),
@@ -68,11 +68,11 @@ impl Value {
 /// A line of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// What it is of: the same from one interval to the next.
+    /// Identifies the row's process, object or decision from one interval to the next.
     pub key: u64,
     /// A value for each column.
     pub values: Vec<Value>,
-    /// It has ended.
+    /// Its process has ended.
     pub is_over: bool,
 }
 
@@ -85,16 +85,16 @@ pub struct Listing {
     pub rows: Vec<Row>,
     /// Rows that the filter leaves out.
     pub hidden: usize,
-    /// What to say where there are no rows.
+    /// Text in place of rows if there are none.
     pub empty: &'static str,
 }
 
 /// How rows are ordered, and which are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
-    /// Title of the column that decides; `None`: as they come.
+    /// Title of the column by which rows are sorted; `None`: not sorted.
     pub by: Option<String>,
-    /// The other way round than usual: the least first.
+    /// In the opposite order: the least first.
     pub is_reversed: bool,
     /// Only rows that contain this.
     pub filter: String,
@@ -347,7 +347,7 @@ pub fn decisions(model: &Model, process: Option<u16>, mappings: &[Mapping]) -> L
     }
 }
 
-/// Words in so many columns, numbers on the right.
+/// Pads a text to a column's width, within `columns_max`; numbers are aligned on the right.
 pub fn aligned(text: &str, column: &Column, columns_max: usize) -> String {
     let text = nearpage_report::shorten(text, columns_max);
     let pad = " ".repeat(columns_max.saturating_sub(width(&text)));
@@ -357,7 +357,7 @@ pub fn aligned(text: &str, column: &Column, columns_max: usize) -> String {
     }
 }
 
-/// Processes as lines of text, the costliest first, at most so many.
+/// The processes as lines of text, the costliest first, at most `rows_max`.
 pub fn table(model: &Model, columns_max: usize, rows_max: usize) -> String {
     let order = Order {
         by: Some("REMOTE".to_owned()),

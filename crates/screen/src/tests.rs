@@ -312,7 +312,7 @@ fn a_filter_leaves_rows_out_until_it_is_taken_back() {
 }
 
 #[test]
-fn what_is_held_stays_as_it_was() {
+fn a_held_screen_does_not_change() {
     let mut looked = Looked::at(Kind::Live);
     looked.press(" ");
     looked.model.take(&report(4, 16));
@@ -367,7 +367,7 @@ fn no_name_moves_the_cursor() {
 }
 
 #[test]
-fn what_remains_says_what_the_watching_came_to() {
+fn the_last_lines_summarise_the_session() {
     insta::assert_snapshot!("summary", summary(&watched(Kind::Live)).join("\n"));
     assert!(summary(&model(Kind::Live)).is_empty());
 }
@@ -384,7 +384,7 @@ fn remote_cost_is_the_part_of_the_lost_time_that_remote_samples_have() {
 }
 
 #[test]
-fn what_is_no_longer_sampled_is_forgotten() {
+fn unsampled_pages_are_forgotten() {
     let mut model = model(Kind::Live);
     model.take(&report(0, 0));
     assert_eq!(model.pages_of(1).len(), 16);

@@ -19,17 +19,17 @@ pub enum Information {
     Cache,
     /// TLB misses.
     Tlb,
-    /// Loads that take so many cycles, as processors sample them (Marathe §3.1, §7).
+    /// Loads that take at least a number of cycles, as processors sample them (Marathe §3.1, §7).
     Loads,
     /// Time lost to misses, as a clock samples it: one observation for the time that as many remote
     /// misses take, unloaded, as one in how many is seen. A miss that takes longer is seen more often.
     Clock,
-    /// What the policy itself asks for: samples, hinting faults.
+    /// The policy's own source: samples, or hinting faults.
     Asked,
 }
 
 impl Information {
-    /// Words for it, of everything and of samples; for what is always sampled, the same.
+    /// Each source with its names: of all events, and of samples. The names of a source that is always sampled are the same.
     const WORDS: [(Self, &'static str, &'static str); 5] = [
         (Self::Cache, "cache", "sampled-cache"),
         (Self::Tlb, "tlb", "sampled-tlb"),
@@ -38,7 +38,7 @@ impl Information {
         (Self::Asked, "asked", "asked"),
     ];
 
-    /// What is shown, and one in how many of it.
+    /// The source with this name, and the sampling period: one event in so many is shown.
     fn from_word(word: &str) -> Option<(Self, u32)> {
         let (information, all, _) = Self::WORDS
             .into_iter()
@@ -89,17 +89,17 @@ pub enum Pages {
 pub struct Options {
     /// What the policy is shown.
     pub information: Information,
-    /// One in so many of it.
+    /// Sampling period: one event in so many is shown.
     pub every: u32,
-    /// Where [`Information::Loads`] is shown: cycles that a load must take to be.
+    /// For [`Information::Loads`]: least number of cycles of a load that is shown.
     pub latency_cycles_min: u64,
     /// A fixed cost for each page moved, in place of the machine's.
     pub move_ns: Option<u64>,
     /// Which pages are placed.
     pub pages: Pages,
-    /// Who flushes.
+    /// Which CPUs flush their TLBs.
     pub flush: Flush,
-    /// Who copies.
+    /// Whether a CPU or the directory controller copies pages.
     pub copy: Copy,
     /// Hot pages that are collected before the CPU is interrupted, where moves are costed by step…
     pub batch_pages: u64,
@@ -112,8 +112,8 @@ pub struct Options {
     pub slice_ns: u64,
     /// Start of a policy's random draws.
     pub seed: u64,
-    /// Movements of pages that are kept, at most, and with them what happened over time; 0: none of
-    /// it. Results do not depend on it.
+    /// Most movements of pages that are kept, together with a timeline; 0: neither is kept. Results do not depend on
+    /// this.
     pub movements_max: usize,
 }
 
@@ -214,7 +214,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// With everything as published.
+    /// A job with all options as published.
     pub fn new(policy: SimulatedPolicy) -> Self {
         let (information, every) = match policy {
             // It is to do with samples.
@@ -235,7 +235,7 @@ impl Job {
         }
     }
 
-    /// With the defaults of a machine of so many nodes.
+    /// The job with the defaults for a machine with that many nodes.
     pub(crate) fn on(&self, nodes: usize) -> Cow<'_, Self> {
         let SimulatedPolicy::PushPull(monitor, parameters) = self.policy else {
             return Cow::Borrowed(self);
@@ -376,7 +376,7 @@ impl Job {
         parameters
     }
 
-    /// Memory that a replay on so many nodes takes for each page.
+    /// Bytes of memory that a replay on that many nodes takes for each page.
     pub(crate) fn bytes_a_page(&self, nodes: u64) -> u64 {
         let entry = 16;
         let mapped = if self.options.flush == Flush::Mapping {

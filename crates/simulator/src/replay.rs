@@ -64,9 +64,9 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     signals: FxHashMap<u64, Signal>,
     pages: PageTable<'a>,
     queues: Queues,
-    /// Where the machine has directories.
+    /// Directories, if the machine has any.
     modified: Option<ModifiedLines>,
-    /// By page, CPUs (modulo 64) that have used it since it last moved; empty where all flush.
+    /// For each page, the CPUs (modulo 64) that have used it since it last moved; empty if all CPUs flush their TLBs.
     mapped: Vec<u64>,
     /// Where moves cost by step.
     mappings: Option<Mappings>,
@@ -81,18 +81,18 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     next_epoch: u64,
     epoch_length: u64,
     epoch: EpochCounts,
-    /// The phase that counts: since when, or not now.
+    /// Start of the phase that counts; `None` outside of it.
     since: Option<u64>,
     /// Programs that are in their marked phase.
     marked: Vec<bool>,
     phases: Phases,
     signals_missing: u64,
-    /// Others can neither read a thread's counts nor take time from it at any moment: neither marks nor TLB
-    /// flushes nor a partition of the CPUs.
+    /// There are no marks, no TLB flushes and no partition of the CPUs, by which threads could read each other's counts or take
+    /// time from each other at any moment.
     hits_unseen: bool,
     now: u64,
     timeline: Option<Timeline>,
-    /// When its next part begins.
+    /// When the timeline's next part begins.
     next_part: u64,
 }
 
@@ -177,7 +177,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         Ok(replay)
     }
 
-    /// Puts a thread where it begins; it awaits its turn, its starter's signal, or the mark.
+    /// Sets a thread to its beginning, where it waits for its turn, for its starter's signal, or for the mark.
     fn start_thread(
         &mut self,
         number: usize,
@@ -251,7 +251,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         Ok(self.outcome(clock_ghz, energy))
     }
 
-    /// A miss, and the hits after it that nobody else sees: with these a thread does not wait for its turn.
+    /// Replays a miss, and the hits after it that affect no other thread: for these a thread does not wait for its turn.
     #[inline]
     fn step(&mut self, number: usize, mut miss: Miss) -> Result<(), Error> {
         let until = self.next_epoch.min(self.next_part);
@@ -280,7 +280,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         Ok(())
     }
 
-    /// Is it a hit that nothing but its thread's time and counts would tell of, whatever others do before it?
+    /// Is it a hit that changes only its thread's time and counts, whatever other threads do before it?
     #[inline]
     fn is_unseen(&self, thread: &Thread<'_>, miss: Miss) -> bool {
         is_hit(miss.served)
@@ -306,7 +306,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         }
     }
 
-    /// What a thread has to do before its next step.
+    /// Does what a thread has to do before its next step.
     #[cold]
     fn attend(&mut self, number: usize, now: u64) -> Result<(), Error> {
         let thread = &mut self.threads[number];
@@ -331,7 +331,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         Ok(())
     }
 
-    /// Sets the time at which a thread has something to attend to, after a change of what that is.
+    /// Updates the time at which a thread has something to do before its next step.
     pub(super) fn rearm(&mut self, number: usize) {
         let thread = &mut self.threads[number];
         let busy = thread.penalty > 0 || !thread.moving.is_empty() || thread.ordered.is_some();
@@ -344,7 +344,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         };
     }
 
-    /// Has what is known of the page of the miss after next brought into the CPU's caches.
+    /// Prefetches the state of the page of the miss after next.
     #[inline]
     fn fetch_ahead(&self, number: usize) {
         if let Some(page) = self.threads[number].page_ahead() {

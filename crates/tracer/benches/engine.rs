@@ -36,7 +36,7 @@ fn main() {
     let setup = Setup::parse(SETUP).expect("it is right");
     let process: &'static Process =
         Box::leak(Box::new(Process::new(setup, &folder, 0).expect("folder")));
-    let birth = process.born();
+    let birth = process.take_new_thread();
     let mut thread = Thread::new(process, &birth).expect("CPU");
 
     let mut random = 88_172_645_463_325_252_u64;

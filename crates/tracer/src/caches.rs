@@ -1,24 +1,24 @@
-//! The machine's caches: L1 for fetches and one for data, and an L2 that holds whatever they do, for
-//! each CPU; an L3 for each node where the machine has one; a directory that keeps them coherent by
+//! The machine's caches. Each CPU has an L1 for fetches, an L1 for data, and an L2 that includes both. Each node may have an
+//! L3. A directory keeps all of them coherent by
 //! the MESI protocol (Papamarcos and Patel 1984, with the directory of Censier and Feautrier 1978).
 //!
 //! # Who may change what
-//! Several host threads work on this at once, one for each CPU at a time. What is in an L2 or an
-//! L3, in which state and order, changes only with the lock of the line's directory set held. L1s
-//! keep their own tags ([`crate::l1`]); a line of an L1 changes its state or goes with that lock
-//! held, too, except that its own CPU's thread may put another in its place.
+//! Several host threads use the caches at once, at most one for each CPU. The lines of an L2 or
+//! L3, their states and their order change only while the lock of the line's directory set is held. L1s
+//! keep their own tags ([`crate::l1`]). A line of an L1 changes its state or is removed only with that lock
+//! held, too; but its own CPU's thread may replace it by another line without.
 //!
 //! The CPU's own thread reads its L1 without a lock: a hit changes no tag. A store hits in L1 only if
-//! the tag there says modified, so that a store that needs anything from others never goes
-//! unnoticed, and so does one to a line that an invalidation has taken away. So an L1 need not know
-//! who else has a line that it has unmodified: what others read leaves it alone.
+//! the line is modified there. A store that needs a line from other caches, or to a line that was invalidated, is
+//! therefore a miss. So an L1 need not know who else has an unmodified line, and reads of other CPUs do not change the L1.
 //!
 //! # What is simplified
-//! Lines are those of guest virtual addresses: two mappings of one page are two sets of lines, and
-//! what is unmapped leaves the caches only by eviction. A load served by another CPU's modified
-//! copy also brings memory up to date (no write-back is told of that). Evicting a clean line tells
-//! nobody. L3 keeps what memory sends and what its CPUs write back; its evictions take nothing from
-//! the L2s. A CPU's store does not clear its own fetch cache.
+//! - Lines are known by guest virtual addresses: two mappings of one page have different lines, and
+//!   unmapped memory leaves the caches only by eviction.
+//! - A load served by another CPU's modified copy also updates memory, without a write-back in the trace.
+//! - The eviction of a clean line is not traced.
+//! - An L3 has the lines that memory sends and that its CPUs write back; its evictions remove no line from the L2s.
+//! - A CPU's store does not invalidate the line in its own fetch cache.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -30,13 +30,13 @@ use crate::l1::{EXCLUSIVE, L1, MODIFIED, SHARED};
 use crate::sets::{Place, Sets};
 use crate::tlb::Tlb;
 
-/// The order of use in the sets of an L2 or L3, the most recent line first. A line is known by its
+/// The lines in each set of an L2 or L3, the most recently used first. A line is known by its
 /// slot in the directory.
 struct Order {
     sets: u64,
     /// ⌈2^64 ÷ sets⌉; 0 where their number is a power of two.
     inverse: u64,
-    /// Slot + 1; 0: nothing, behind all others of its set.
+    /// Slot + 1 of each line; 0: an empty entry, behind all lines of its set.
     slots: Sets<AtomicU32>,
 }
 
@@ -64,8 +64,7 @@ impl Order {
         self.slots.of(line - times * self.sets)
     }
 
-    /// Makes the line in that slot the most recent of its set. Returns the slot of the one that had
-    /// to go.
+    /// Makes the line in that slot the most recent of its set. Returns the slot of the line that is evicted.
     #[inline]
     fn put(&self, line: u64, slot: usize) -> Option<usize> {
         let arriving = slot as u32 + 1;
@@ -86,7 +85,7 @@ impl Order {
             return (!stood_here).then(|| second as usize - 1);
         }
         let mut moving = arriving;
-        // Up to where the line stood, or the first empty entry if it was not here.
+        // Moves entries back by one, as far as the line's own entry, or the first empty one if the line is new.
         for place in self.set(line) {
             let before = place.load(Relaxed);
             place.store(moving, Relaxed);
@@ -98,7 +97,7 @@ impl Order {
         Some(moving as usize - 1)
     }
 
-    /// Takes the line in that slot away.
+    /// Removes the line in that slot.
     fn remove(&self, line: u64, slot: usize) {
         let mut moving = 0;
         for place in self.set(line).iter().rev() {
@@ -115,24 +114,24 @@ impl Order {
 /// One CPU's caches and TLBs.
 #[repr(align(128))]
 pub struct Cpu {
-    /// Fetches.
+    /// The L1 for fetches.
     pub l1_fetch: L1,
-    /// Loads and stores.
+    /// The L1 for loads and stores.
     pub l1_data: L1,
-    /// Fetches too where `tlb_fetch` is `None`.
+    /// The first-level TLB; it serves fetches, too, if `tlb_fetch` is `None`.
     pub tlb: Tlb,
-    /// Fetches.
+    /// The first-level TLB for fetches.
     pub tlb_fetch: Option<Tlb>,
-    /// Second level.
+    /// The second-level TLB.
     pub tlb_second: Option<Tlb>,
-    /// How many of the process's unmappings its TLBs have followed.
+    /// How many of the process's unmappings have been removed from its TLBs.
     pub unmappings_seen: AtomicU64,
-    /// Its position.
+    /// Its position among the machine's CPUs.
     number: usize,
-    /// The CPU's number in the directory.
+    /// Its L2 in the directory.
     holder: Holder,
     node: usize,
-    /// Its node's L3, whether there is one or not.
+    /// Its node's L3 in the directory, even if the machine has none.
     l3_holder: Holder,
     l2: Order,
 }
@@ -144,12 +143,12 @@ impl Cpu {
         self.tlb_fetch.as_ref().unwrap_or(&self.tlb)
     }
 
-    /// Where its L2 is (for lines; that of a number of sets that is no power of two is elsewhere).
+    /// Where the host has the sets of its L2, for prefetching. Wrong, and useless, if the number of sets is no power of two.
     pub fn l2_place(&self) -> Place {
         self.l2.slots.place()
     }
 
-    /// Gives the line another state in the L1s that have it.
+    /// Changes the line's state in the L1s that have it.
     #[inline]
     fn change(&self, line: u64, state: u64) {
         self.l1_fetch.change(line, state);
@@ -157,10 +156,10 @@ impl Cpu {
     }
 }
 
-/// What came of a reference that L1 could not serve.
+/// How a reference that missed in L1 was served.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// What served it; `L1` where a store made an exclusive line there a modified one.
+    /// What served it; `L1` if a store made an exclusive line there a modified one.
     pub served: Served,
     /// Copies taken away from other CPUs.
     pub invalidations: u32,
@@ -196,7 +195,7 @@ impl Outcome {
     }
 }
 
-/// A reference that L1 could not serve.
+/// A reference that missed in L1.
 #[derive(Clone, Copy)]
 pub struct Miss<'a> {
     /// Its CPU.
@@ -207,15 +206,15 @@ pub struct Miss<'a> {
     pub fetch: bool,
     /// It writes.
     pub store: bool,
-    /// May it change what another CPU has?
+    /// May it change the caches of other CPUs?
     pub allowed: bool,
 }
 
-/// What the others had of a line.
+/// The copies that other caches had of a line.
 struct OtherCopies {
     /// One of the other CPUs had the line modified.
     modified: bool,
-    /// Somebody still has a copy.
+    /// Another cache still has a copy.
     have_it: bool,
 }
 
@@ -224,12 +223,12 @@ pub struct Caches {
     cpus: Box<[Cpu]>,
     l3: Box<[Order]>,
     directory: Directory,
-    /// The directory is, and there is no L3.
+    /// The directory is simple, and there is no L3.
     simple: bool,
 }
 
 impl Caches {
-    /// Cold ones.
+    /// Empty caches.
     pub fn new(setup: &Setup) -> Self {
         let nodes: Vec<usize> = setup.cpu_nodes.iter().collect();
         let line_bytes = setup.line_bytes;
@@ -284,13 +283,13 @@ impl Caches {
         &self.cpus
     }
 
-    /// Where the host finds what a miss takes.
+    /// Where the host has the directory's sets, for prefetching.
     pub fn directory_place(&self) -> Place {
         self.directory.place()
     }
 
-    /// Serves a reference that L1 could not, and says in `outcome` how. `false`: it would change what
-    /// another CPU has, and that is not allowed yet; nothing happened.
+    /// Serves a reference that missed in L1, and stores in `outcome` how. Does nothing and returns `false` if it would change
+    /// another CPU's caches and is not allowed to.
     #[inline]
     pub fn miss(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
         if self.simple {
@@ -305,7 +304,7 @@ impl Caches {
         self.serve::<false>(miss, outcome)
     }
 
-    /// `SIMPLE`: the directory is, and there is no L3.
+    /// `SIMPLE`: the directory is simple, and there is no L3.
     #[inline(always)]
     fn serve<const SIMPLE: bool>(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
         let Miss {
@@ -329,7 +328,7 @@ impl Caches {
                 let state = set.entry(slot).state();
                 let own = set.has(slot, cpu.holder);
                 if own && !(store && state == SHARED) {
-                    // It concerns nobody else.
+                    // No other cache is concerned.
                     let state = if store { MODIFIED } else { state };
                     outcome.served = if store && l1.has(line) {
                         Served::L1
@@ -384,7 +383,7 @@ impl Caches {
         true
     }
 
-    /// Takes the line from all others, for a store, or has them share it.
+    /// Invalidates the line in all other caches for a store, or makes it shared there for a load.
     #[inline(never)]
     fn ask_others<const SIMPLE: bool>(
         &self,
@@ -401,7 +400,7 @@ impl Caches {
             have_it: false,
         };
         if entry.l3_modified() {
-            // For a store, the CPU's L2 will have it modified instead.
+            // After a store, the line is modified in the CPU's L2 instead of the L3.
             let own = set.has(slot, cpu.l3_holder);
             others.modified |= !own;
             set.set_l3_modified(slot, own && !miss.store);
@@ -453,7 +452,7 @@ impl Caches {
                 }
             }
         }
-        // Whoever else has it, shares it.
+        // Any other L2 that has the line has it shared.
         set.give_up(slot, cpu.holder, SHARED);
     }
 

@@ -1,4 +1,4 @@
-//! System calls of x86-64 that matter: mappings, waiting and waking, the clock, threads and
+//! System calls of x86-64 that the tracer follows: mappings, waiting and waking, the clock, threads and
 //! processes, and the markers.
 //!
 //! The markers are `prctl` calls with an option that no kernel knows ([`MARK_OPTION`]), which the
@@ -49,8 +49,8 @@ const DUP3: i64 = 292;
 /// Calls that may sleep, but for reads, futexes, pipes and children: poll, pause, nanosleep,
 /// accept, connect, recvfrom, recvmsg, semop, msgsnd, msgrcv, select, flock, rt_sigtimedwait,
 /// rt_sigsuspend, io_getevents, semtimedop, clock_nanosleep, epoll_wait, mq_timedsend,
-/// mq_timedreceive, pselect6, ppoll, epoll_pwait, accept4, recvmmsg, epoll_pwait2. Others
-/// that do are noticed by the lockstep.
+/// mq_timedreceive, pselect6, ppoll, epoll_pwait, accept4, recvmmsg, epoll_pwait2. The lockstep
+/// notices threads that sleep in other calls.
 const SLEEPING: [i64; 26] = [
     7, 34, 35, 43, 42, 45, 47, 65, 69, 70, 23, 73, 128, 130, 208, 220, 230, 232, 242, 243, 270,
     271, 281, 288, 299, 441,
@@ -65,38 +65,38 @@ const MAP_ANONYMOUS: u64 = 0x20;
 const MADV_DONTNEED: u64 = 4;
 const CLOCK_MONOTONIC: u64 = 1;
 
-/// What a call was when it began, for when it returns.
+/// What to do when a system call returns.
 #[derive(Default)]
 pub enum Call {
-    /// Nothing that matters.
+    /// Nothing.
     #[default]
     Other,
-    /// Its result matters, with these arguments.
+    /// Use its result; these are its arguments.
     Result([u64; 6]),
-    /// It may have slept.
+    /// Go on after a call that may have slept.
     Slept(Wait),
-    /// A thread is being created.
+    /// Give the new thread, which has this number, its id.
     Clone(u32),
-    /// A process is.
+    /// Tell parent and child apart.
     Fork,
 }
 
 /// What a thread may be waiting for.
 pub enum Wait {
-    /// Nothing that is known here.
+    /// An event that is not followed.
     Other,
     /// The futex at this address.
     Futex(u64),
-    /// What others write to it.
+    /// Bytes that another thread writes into the pipe.
     Pipe(Pipe),
     /// The end of a child, with these arguments.
     Child([u64; 6]),
 }
 
-/// Did the process become two, and is this the new one?
+/// Which process returns from a system call that may have forked.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AfterFork {
-    /// It goes on.
+    /// The same process.
     GoOn,
     /// This is the forked child.
     Child,
@@ -109,7 +109,7 @@ fn failed(result: i64) -> bool {
 impl Thread {
     fn may_sleep(number: i64, first: u64) -> bool {
         match number {
-            // Ordinary files and folders answer at once.
+            // Regular files and folders answer at once.
             READ | READV => {
                 let kind =
                     metadata(format!("/proc/thread-self/fd/{first}")).map(|file| file.file_type());
@@ -119,7 +119,7 @@ impl Thread {
         }
     }
 
-    /// Wakes up to `count` that wait at the address.
+    /// Wakes up to `count` threads that wait at the address.
     fn wake(&mut self, address: u64, count: u64) {
         let (process, time) = (self.process, self.time());
         let signal = process
@@ -137,7 +137,7 @@ impl Thread {
     }
 
     /// The thread may write to these pipes, or close them.
-    fn tell_readers(&mut self, pipes: &[Pipe]) {
+    fn signal_readers(&mut self, pipes: &[Pipe]) {
         if !pipes.is_empty()
             && let Some(sequence) = self.process.pipes.signal(pipes)
         {
@@ -154,23 +154,24 @@ impl Thread {
         self.process.lockstep.block(self.member, self.time());
     }
 
-    /// The process is about to run another program; returns if it does not, or not in the emulator.
+    /// The process is about to execute another program: executes it in the emulator. Returns if that fails, or if the program
+    /// is to run natively.
     fn exec(&mut self, arguments: [u64; 3]) {
         self.count(Counter::Execs);
-        let exec = exec::look(arguments, guest_base());
+        let exec = exec::what_to_run(arguments, guest_base());
         if exec == Exec::Fails {
             return;
         }
         if exec == Exec::Untraced {
             self.count(Counter::UntracedPrograms);
         }
-        self.tell_readers(&pipes::all_written());
+        self.signal_readers(&pipes::all_written());
         self.flush();
         let virtual_time = self.time();
         let event = Event::Exec { virtual_time };
         let process = self.process;
         process.output.event(self.number, virtual_time, &event);
-        process.tell_counters(self.number, virtual_time, Some(&self.counters));
+        process.write_counters(self.number, virtual_time, Some(&self.counters));
         if let Exec::Emulated(command) = exec {
             run_instead(&command.path, &command.arguments, &command.environment);
         }
@@ -221,15 +222,15 @@ impl Thread {
                 self.sleep(Wait::Other);
             }
             EXIT_GROUP => {
-                self.tell_readers(&pipes::all_written());
+                self.signal_readers(&pipes::all_written());
                 process.lockstep.end();
             }
             WRITE | WRITEV | CLOSE | SENDFILE => {
-                self.tell_readers(pipes::written(first).as_slice())
+                self.signal_readers(pipes::written(first).as_slice())
             }
-            DUP2 | DUP3 => self.tell_readers(pipes::written(second).as_slice()),
+            DUP2 | DUP3 => self.signal_readers(pipes::written(second).as_slice()),
             SPLICE => {
-                self.tell_readers(pipes::written(third).as_slice());
+                self.signal_readers(pipes::written(third).as_slice());
                 self.sleep(pipes::pipe(first).map_or(Wait::Other, Wait::Pipe));
             }
             WAIT4 | WAITID => self.sleep(Wait::Child(arguments)),
@@ -280,7 +281,7 @@ impl Thread {
         } else {
             0
         };
-        self.call = Call::Clone(process.birth(sequence, ends_at, self.time()));
+        self.call = Call::Clone(process.expect_thread(sequence, ends_at, self.time()));
     }
 
     /// A system call returns.
@@ -323,7 +324,7 @@ impl Thread {
             }
             Call::Clone(child) => {
                 if failed(result) {
-                    process.unborn(child);
+                    process.forget_new_thread(child);
                 } else {
                     process.is_thread(child, result as u32);
                 }
@@ -360,7 +361,7 @@ impl Thread {
             MMAP => self.mapped_at(result, arguments),
             MUNMAP => {
                 self.unmapped(first, second);
-                self.tell_unmapped(first, second);
+                self.write_unmapped(first, second);
             }
             BRK => self.break_is(result),
             MREMAP => self.remapped(result, arguments),
@@ -430,20 +431,20 @@ impl Thread {
             });
         } else if end < before {
             self.unmapped(end, before - end);
-            self.tell_unmapped(end, before - end);
+            self.write_unmapped(end, before - end);
         }
     }
 
-    /// `mremap` with these arguments returned this address. The pages move along; their file, if there
-    /// was one, is the reader's to look up.
+    /// `mremap` with these arguments returned this address. The pages move along; the event does not name their file, which
+    /// the trace's reader looks up.
     fn remapped(&self, address: u64, [old, old_length, new_length, ..]: [u64; 6]) {
         if address != old {
             self.unmapped(old, old_length);
             self.unmapped(address, new_length);
-            self.tell_unmapped(old, old_length);
+            self.write_unmapped(old, old_length);
         } else if new_length < old_length {
             self.unmapped(old + new_length, old_length - new_length);
-            self.tell_unmapped(old + new_length, old_length - new_length);
+            self.write_unmapped(old + new_length, old_length - new_length);
         }
         self.mapped(&Event::Map {
             protection: u32::MAX,
@@ -462,7 +463,7 @@ impl Thread {
         self.process.output.event(self.number, self.time(), event);
     }
 
-    fn tell_unmapped(&self, address: u64, length: u64) {
+    fn write_unmapped(&self, address: u64, length: u64) {
         let virtual_time = self.time();
         self.mapped(&Event::Unmap {
             virtual_time,
@@ -471,7 +472,7 @@ impl Thread {
         });
     }
 
-    /// Pages of the range are not what they were.
+    /// Forgets the pages of a range whose memory is replaced or gone.
     fn unmapped(&self, address: u64, length: u64) {
         let end = address.saturating_add(length);
         self.process.unmapped(address..end);

@@ -1,11 +1,11 @@
-//! Which child's end a `wait4` or `waitid` returned with.
+//! Finds the child whose end made a `wait4` or `waitid` return.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 const P_PID: u64 = 1;
 const WNOHANG: u64 = 1;
-/// `WUNTRACED` (of `waitid`, `WSTOPPED`) and `WCONTINUED`: not only ends are told.
+/// `WUNTRACED` (`WSTOPPED` of `waitid`) and `WCONTINUED`: the call also returns when a child stops or continues.
 const NOT_ONLY_ENDS: u64 = 2 | 8;
 /// Offsets in a `siginfo_t`.
 const SI_CODE: u64 = 8;
@@ -13,8 +13,8 @@ const SI_PID: u64 = 16;
 /// `CLD_EXITED`, `CLD_KILLED`, `CLD_DUMPED`.
 const ENDS: std::ops::RangeInclusive<u32> = 1..=3;
 
-/// The child that ended, where `wait4` with these arguments returned this; `memory` reads the
-/// program's.
+/// The child that ended, if a `wait4` with these arguments returned `result` for that; `memory` reads a word of the
+/// program's memory.
 pub fn of_wait4(
     [_, status, options, ..]: [u64; 6],
     result: i64,
@@ -31,7 +31,7 @@ pub fn of_wait4(
     Some(child)
 }
 
-/// Which child's end a `waitid` returned with.
+/// The child that ended, if a `waitid` returned for that.
 pub fn of_waitid(
     [kind, id, info, options, ..]: [u64; 6],
     result: i64,
@@ -48,7 +48,7 @@ pub fn of_waitid(
     ENDS.contains(&memory(info + SI_CODE)?).then_some(child)
 }
 
-/// A word of the program's memory. Whatever the address is, this is no fault.
+/// Reads a word of the program's memory; `None`, never a fault, if the address is not mapped.
 pub fn word(address: u64, guest_base: u64) -> Option<u32> {
     let mut bytes = [0; 4];
     let memory = File::open("/proc/thread-self/mem").ok()?;
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ended_is_told_from_what_stopped() {
+    fn ends_of_children_are_told_from_stops() {
         let wait4 = |options, result, status| {
             of_wait4([0, 0x100, options, 0, 0, 0], result, |address| {
                 (address == 0x100).then_some(status)

@@ -1,15 +1,14 @@
-//! Which loads wait for data that others fetch.
+//! Finds loads whose addresses come from the data of earlier misses.
 //!
-//! A processor that executes out of order has several misses under way, as far as addresses of the later ones
-//! do not come from data of the earlier: of a list's elements one after the other, of an array's as many as
-//! it has room for. Where a block's addresses come from is found once, from its instructions, when the emulator
-//! translates it ([`Flow`]); while it runs, of each register is known which miss its value comes from
-//! ([`Origins`]).
+//! A processor that executes out of order has several misses under way at once, unless the address of one comes from the
+//! data of another. It fetches the elements of a linked list one after the other, but those of an array as far ahead as it
+//! has room for. When the emulator translates a block, [`Flow`] finds once, from the instructions, where the block's
+//! addresses come from. While the block runs, [`Origins`] tracks for each register the miss that its value comes from.
 //!
 //! # What is simplified
-//! Values that go through memory are not followed (a spilled pointer comes from nowhere when it is loaded
-//! again, from a hit), nor those in vector registers, flags and branches: a processor predicts these. Of a block's
-//! loads the first 64 are followed.
+//! Values are not followed through memory: a pointer that was stored and is loaded again, by a hit, has no origin. Nor are
+//! values in vector registers, and dependences by flags and branches, which a processor predicts. Only the first 64 loads
+//! of a block are followed.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -20,10 +19,10 @@ use crate::thread::Run;
 
 /// General-purpose registers.
 const REGISTERS: usize = 16;
-/// Loads of a block that are followed.
+/// Most loads of a block that are followed.
 const LOADS: usize = 64;
 
-/// What a value is computed from: registers as they were when the block began, loads of the block.
+/// What a value is computed from: registers at the block's beginning, and loads of the block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sources {
     registers: u16,
@@ -39,23 +38,23 @@ impl Sources {
     }
 }
 
-/// An instruction that reads memory.
+/// A load of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Load {
-    /// Its number in the block.
+    /// Number of its instruction in the block.
     number: u64,
     address: Sources,
 }
 
-/// Where addresses and results of a block come from.
+/// Where the addresses and results of a block come from.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     loads: Vec<Load>,
-    /// Registers that the block leaves with another value.
+    /// Registers whose values the block changes, and what the new values are computed from.
     written: Vec<(usize, Sources)>,
 }
 
-/// A block's flow, while its instructions are looked at one after the other.
+/// Builds a block's flow, instruction by instruction.
 pub struct FlowBuilder {
     factory: InstructionInfoFactory,
     registers: [Sources; REGISTERS],
@@ -134,11 +133,11 @@ impl FlowBuilder {
             let Some(number) = general(used.register()) else {
                 continue;
             };
-            // The stack's pointer is moved by constants.
+            // The stack pointer changes by constants alone.
             if !writes(used.access()) || used.register().full_register() == Register::RSP {
                 continue;
             }
-            // A part of a register, or a value that may stay, keeps what was there.
+            // After a partial or conditional write, the earlier value still counts.
             let whole = used.register().size() >= 4 && used.access() == OpAccess::Write
                 || used.access() == OpAccess::ReadWrite;
             self.registers[number] = match whole {
@@ -179,7 +178,7 @@ impl Flows {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         if known.get(&run.0).is_none_or(|before| **before != flow) {
-            // As long as the emulator's translation may be run by somebody, it is read.
+            // A thread may read the flow as long as it can run the translated block, which is for good.
             known.insert(run.0, Box::leak(Box::new(flow)));
         }
     }
@@ -190,21 +189,20 @@ impl Flows {
     }
 }
 
-/// Lines of misses that are remembered, more than any processor has under way.
+/// Lines of recent misses that are remembered: more than any processor has under way.
 const FETCHED: usize = 64;
-/// Blocks that a thread finds without a lock.
+/// Blocks whose flows a thread finds without a lock.
 const RECENT: usize = 1024;
 
-/// Which miss the values of a thread's registers come from: its position in the thread's instructions, from 1; 0:
-/// none.
+/// The miss that each register's value comes from, as the miss's position in the thread's instructions, from 1; 0: none.
 pub struct Origins {
     registers: [u64; REGISTERS],
     /// Origins of the block's loads so far.
     loads: [u64; LOADS],
     block: Option<&'static Flow>,
-    /// Load of the block that comes next.
+    /// The block's load that is expected next.
     next: usize,
-    /// Lines that misses fetched last, and these misses: what hits there waits for the line, too.
+    /// Lines that were fetched last, and by which misses: a hit in such a line waits for its miss, too.
     fetched: [(u64, u64); FETCHED],
     /// Blocks by their hash, and their flows.
     recent: [(u64, Option<&'static Flow>); RECENT],
@@ -224,12 +222,12 @@ impl Default for Origins {
 }
 
 impl Origins {
-    /// A miss has the line fetched.
+    /// Remembers that a miss fetches the line.
     pub fn fetch(&mut self, line: u64, miss: u64) {
         self.fetched[line as usize % FETCHED] = (line, miss);
     }
 
-    /// The miss that fetched the line, where that was lately.
+    /// The miss that fetched the line, if it is among the recent ones; else 0.
     fn of_line(&self, line: u64) -> u64 {
         match self.fetched[line as usize % FETCHED] {
             (fetched, miss) if fetched == line => miss,
@@ -261,7 +259,7 @@ impl Origins {
         latest
     }
 
-    /// The block has ended, and another begins; `None`: nothing is known of it.
+    /// Applies the finished block to the registers, and begins the next block; `None`: a block without a known flow.
     fn enter(&mut self, next: Option<&'static Flow>) {
         if let Some(block) = self.block {
             let mut values = [0; REGISTERS];
@@ -278,7 +276,7 @@ impl Origins {
         self.next = 0;
     }
 
-    /// The miss that the address of the block's instruction with that number comes from, where it loads.
+    /// The miss that the address of instruction `number` of the block comes from, if that instruction loads; else 0.
     pub fn of_address(&mut self, number: u64) -> u64 {
         let Some(block) = self.block else {
             return 0;
@@ -292,7 +290,7 @@ impl Origins {
         }
     }
 
-    /// That instruction has loaded from the line; its address comes from that miss.
+    /// Notes that instruction `number` has loaded from the line; its address comes from the miss `of_address`.
     pub fn load(&mut self, number: u64, line: u64, of_address: u64) {
         let origin = self.of_line(line).max(of_address);
         let load = self.block.and_then(|block| block.loads.get(self.next));
@@ -316,7 +314,7 @@ mod tests {
         Box::leak(Box::new(builder.finish()))
     }
 
-    /// Runs a loop's block so often, with every load a miss: which misses the addresses of its loads come from.
+    /// Runs a loop's block `rounds` times, with every load a miss. Returns the misses that the loads' addresses come from.
     fn run(block: &'static Flow, length: u64, rounds: u64) -> Vec<u64> {
         let mut origins = Origins::default();
         let mut found = Vec::new();
@@ -376,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overwritten_comes_from_nowhere() {
+    fn overwritten_registers_have_no_origin() {
         // mov rdx, [rcx]; xor edx, edx; mov rsi, [rdx]
         let cleared = flow(&[b"\x48\x8b\x11", b"\x31\xd2", b"\x48\x8b\x32"]);
         assert_eq!(run(cleared, 3, 1), [0, 0]);
@@ -389,7 +387,7 @@ mod tests {
     fn a_hit_hands_on_what_its_address_comes_from() {
         let chase = flow(&[b"\x48\x8b\x00"]);
         let mut origins = Origins::default();
-        // What another instruction's miss fetches is waited for, too.
+        // A hit in a line that another instruction's miss fetches waits for that miss.
         origins.fetch(3, 9);
         for (line, expected) in [(3, 0), (4, 9), (5, 9)] {
             origins.enter(Some(chase));

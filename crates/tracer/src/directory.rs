@@ -1,24 +1,23 @@
-//! Which caches have a line and how: one entry for each line in any L2 or L3, with a bit for each CPU
-//! and each node's L3, and the lock that guards all of that.
+//! The directory: which caches have a line, and in which state. It has an entry for each line in any L2 or L3, with a bit
+//! for each CPU and each node's L3, and locks that guard entries and caches.
 //!
-//! All lines that compete for a set of an L2 or L3 are in one set of the directory: a line, those it
-//! evicts, and the order of use among them are under one lock. An entry stays in its slot while
-//! any cache has the line, so that caches know their lines by slot; no second look-up for what
-//! is evicted.
+//! All lines that compete for a set of an L2 or L3 are in one set of the directory, so one lock guards a line, the lines
+//! that it evicts, and their order of use. An entry stays in its slot while
+//! any cache has the line. Caches know their lines by slot, and an evicted line need not be looked up.
 //!
 //! # A set
-//! Whole host cache lines, each of eight words. Word 0: bit 0 the lock, then either
+//! A set is whole host cache lines of eight words each. Bit 0 of word 0 is the lock. The other bits depend on the size:
 //!
-//! - up to `SMALL` slots: a bit for each slot that is taken. They are searched one by one from the
-//!   lowest, and the lowest free one is taken first: what few CPUs have stays in the lock's host
-//!   cache line;
-//! - more: bits 1–31 how many slots were ever taken, 32–63 the first free one of those + 1. The
+//! - With up to `SMALL` slots, they are a bit for each slot that is taken. Slots are searched one by one from the
+//!   lowest, and the lowest free slot is taken first, so that a set with few lines fits the lock's host
+//!   cache line.
+//! - With more slots, bits 1–31 are the number of slots ever taken, and bits 32–63 the first free one of these + 1. The
 //!   heads of hash chains follow, one to a bucket and two to a word (slot + 1), then each slot's
-//!   successor likewise.
+//!   successor in the same form.
 //!
-//! Then the slots: word 0 is the line's number above `LINE_SHIFT`, whether an L3 has the line
-//! modified, the state in the L2s that have it (2 bits), and the holders' first `FIRST_BITS` bits;
-//! further words have 64 more each.
+//! Then come the slots. A slot's word 0 is the line's number above `LINE_SHIFT`, whether an L3 has the line
+//! modified, the state in the L2s that have it (2 bits), and the first `FIRST_BITS` bits of its holders;
+//! each further word has 64 more.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,15 +25,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::lock;
 use crate::sets::Place;
 
-/// Slots of a set up to which it is searched one by one.
+/// Most slots of a set that is searched slot by slot.
 const SMALL: usize = 63;
-/// Holders in an entry's first word.
+/// Bits of holders in an entry's first word.
 const FIRST_BITS: usize = 19;
 const FIRST_MASK: u64 = (1 << FIRST_BITS) - 1;
 const STATE_SHIFT: u32 = FIRST_BITS as u32;
 const STATE_MASK: u64 = 3 << STATE_SHIFT;
 const L3_MODIFIED: u64 = 1 << (FIRST_BITS + 2);
-/// Of 64 bits this leaves 42: 47 of an address without the 5 of the shortest line.
+/// This leaves 42 of 64 bits: the 47 bits of an address without the lowest 5, those within the shortest line.
 const LINE_SHIFT: u32 = FIRST_BITS as u32 + 3;
 /// Words and bytes of a host cache line.
 const HOST_LINE_WORDS: usize = 8;
@@ -44,17 +43,17 @@ const HOST_LINE_BYTES: usize = 64;
 pub struct Directory {
     set_mask: u64,
     slot_words: usize,
-    /// Word of the first slot.
+    /// Position of the first slot's first word in a set.
     first: usize,
     /// Hash chains of a large set, a power of two.
     buckets: usize,
     set_words: usize,
     words: Box<[AtomicU64]>,
-    /// Word at which the first set, and a host cache line, begins.
+    /// Position of the first set's first word, at the beginning of a host cache line.
     begin: usize,
 }
 
-/// A cache that may have a line: a bit in one of an entry's words.
+/// A cache that may have a line: the position of its bit in an entry.
 #[derive(Clone, Copy)]
 pub struct Holder {
     word: usize,
@@ -78,10 +77,9 @@ impl Holder {
 }
 
 impl Directory {
-    /// For that many sets (a power of two), lines that have to be known at once in each, and
-    /// caches.
+    /// A directory with `sets` sets (a power of two), for up to `lines_of_set` lines in each, and `holders` caches.
     pub fn new(sets: u64, lines_of_set: usize, holders: usize) -> Self {
-        // There is one line more while one line comes and another goes.
+        // While a line replaces another, both are known.
         let slots = lines_of_set + 1;
         let slot_words = 1 + holders.saturating_sub(FIRST_BITS).div_ceil(64);
         let (buckets, first) = if slots <= SMALL {
@@ -116,20 +114,20 @@ impl Directory {
         unsafe { self.words.get_unchecked(first..first + self.set_words) }
     }
 
-    /// Where its sets are.
+    /// Where the host has its sets, for prefetching.
     pub fn place(&self) -> Place {
         let sets = self.words.get(self.begin..).unwrap_or_default();
         Place::new(sets, self.set_mask, self.set_words)
     }
 
-    /// May its sets be locked as `Set<true>`? That is so of small sets whose entries have one word, as
-    /// most machines' are.
+    /// May its sets be locked as `Set<true>`? That is so if sets are small and entries have one word, as for
+    /// most machines.
     #[inline]
     pub fn is_simple(&self) -> bool {
         self.buckets == 0 && self.slot_words == 1
     }
 
-    /// The line's set, for nobody else until it is dropped.
+    /// Locks the line's set until the result is dropped.
     #[inline]
     pub fn lock<const SIMPLE: bool>(&self, line: u64) -> Set<'_, SIMPLE> {
         let words = self.words(line);
@@ -141,18 +139,18 @@ impl Directory {
         }
     }
 
-    /// Sets.
+    /// Number of sets.
     #[cfg(test)]
     pub fn sets(&self) -> u64 {
         self.set_mask + 1
     }
 }
 
-/// A set, locked. `SIMPLE`: the directory is, and less has to be looked at.
+/// A locked set. `SIMPLE`: the directory is simple, and the code shorter.
 pub struct Set<'a, const SIMPLE: bool> {
     directory: &'a Directory,
     words: &'a [AtomicU64],
-    /// Word 0, written back in the end.
+    /// Word 0, which is stored when the set is unlocked.
     head: Cell<u64>,
 }
 
@@ -225,7 +223,7 @@ impl<const SIMPLE: bool> Set<'_, SIMPLE> {
         None
     }
 
-    /// A slot for a line that has none, with its first holder.
+    /// Takes a slot for a line that has none, with its first holder.
     #[inline]
     pub fn add(&self, line: u64, state: u64, holder: Holder) -> usize {
         let slot = if self.small() {
@@ -246,8 +244,8 @@ impl<const SIMPLE: bool> Set<'_, SIMPLE> {
         slot
     }
 
-    /// A cache has it no more; with nobody left, its slot is free, and otherwise `state` is that of
-    /// the L2s that still have it.
+    /// Removes a holder of the line. If it was the last, the slot becomes free; otherwise `state` is the state in
+    /// the L2s that still have the line.
     #[inline]
     pub fn give_up(&self, slot: usize, holder: Holder, state: u64) {
         self.clear(slot, holder);
@@ -272,7 +270,7 @@ impl<const SIMPLE: bool> Set<'_, SIMPLE> {
         self.directory.buckets + slot
     }
 
-    /// Links: two to a word.
+    /// Reads a link of a hash chain; links are stored two to a word.
     fn link(&self, number: usize) -> usize {
         (self.get(1 + number / 2) >> (32 * (number % 2))) as u32 as usize
     }
@@ -319,20 +317,20 @@ impl<const SIMPLE: bool> Set<'_, SIMPLE> {
         self.head.set(head & 0xffff_ffff | (slot as u64 + 1) << 32);
     }
 
-    /// What is known of the line in that slot.
+    /// The entry of the line in that slot.
     #[inline]
     pub fn entry(&self, slot: usize) -> Entry {
         Entry(self.get(self.slot(slot)))
     }
 
-    /// Changes the state in the L2s that have it.
+    /// Changes the state of the line in the L2s that have it.
     #[inline]
     pub fn set_state(&self, slot: usize, state: u64) {
         let word = self.slot(slot);
         self.put(word, self.get(word) & !STATE_MASK | state << STATE_SHIFT);
     }
 
-    /// An L3 has it modified from now on, or not.
+    /// Sets whether an L3 has the line modified.
     #[inline]
     pub fn set_l3_modified(&self, slot: usize, modified: bool) {
         let word = self.slot(slot);
@@ -340,27 +338,27 @@ impl<const SIMPLE: bool> Set<'_, SIMPLE> {
         self.put(word, self.get(word) & !L3_MODIFIED | bit);
     }
 
-    /// Has that cache got it?
+    /// Does that cache have the line?
     #[inline]
     pub fn has(&self, slot: usize, holder: Holder) -> bool {
         self.get(self.word_of(slot, holder)) & holder.mask != 0
     }
 
-    /// The cache has the line from now on.
+    /// Adds a holder of the line.
     #[inline]
     pub fn set(&self, slot: usize, holder: Holder) {
         let word = self.word_of(slot, holder);
         self.put(word, self.get(word) | holder.mask);
     }
 
-    /// The cache has the line no more, but another cache has.
+    /// Removes a holder of the line, which is not the last.
     #[inline]
     pub fn clear(&self, slot: usize, holder: Holder) {
         let word = self.word_of(slot, holder);
         self.put(word, self.get(word) & !holder.mask);
     }
 
-    /// Numbers of all caches that have it now; what changes meanwhile in those passed does not matter.
+    /// Numbers of all caches that have the line. Holders that were returned already may be removed meanwhile.
     #[inline]
     pub fn holders(&self, slot: usize) -> impl Iterator<Item = usize> {
         let word = self.slot(slot);
@@ -396,7 +394,7 @@ impl<const SIMPLE: bool> Set<'_, SIMPLE> {
     }
 }
 
-/// What is known of a line, but for who has it.
+/// A line and its states, without its holders.
 #[derive(Clone, Copy)]
 pub struct Entry(u64);
 
@@ -407,13 +405,13 @@ impl Entry {
         self.0 >> LINE_SHIFT
     }
 
-    /// State in the L2s that have it; unless it is shared, that is one.
+    /// State in the L2s that have the line. Unless the line is shared, one L2 has it at most.
     #[inline]
     pub fn state(self) -> u64 {
         (self.0 & STATE_MASK) >> STATE_SHIFT
     }
 
-    /// Has an L3 (no other cache has it then, but for L2s of its node) got it modified?
+    /// Does an L3 have the line modified? Then only that L3 and L2s of its node have it.
     #[inline]
     pub fn l3_modified(self) -> bool {
         self.0 & L3_MODIFIED != 0

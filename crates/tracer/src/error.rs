@@ -11,7 +11,7 @@ use nearpage_wire::tracer_setup::SetupError;
 pub enum StartError {
     /// The guest's architecture is not supported.
     Target,
-    /// An argument of the plugin that is not known.
+    /// The plugin does not know an argument.
     Argument(String),
     /// An argument of the plugin is missing.
     ArgumentMissing,
@@ -36,13 +36,13 @@ pub enum StartError {
         /// What is wrong with it.
         source: LabSetupError<'static>,
     },
-    /// The emulator runs programs, or has not the patch of the lab.
+    /// The lab needs a system emulator with the lab's patch.
     NoLab,
     /// QEMU has no such function of the plugin interface.
     NoFunction(&'static str),
-    /// QEMU says of several kinds of access, or of none, that they write.
+    /// QEMU does not tell loads from stores.
     UnknownStores,
-    /// QEMU lacks this, which a whole system needs.
+    /// QEMU lacks a function for tracing a whole system.
     NoWholeSystem(String),
     /// A plugin of this process traces already.
     AlreadyStarted,

@@ -1,8 +1,8 @@
-//! `exec` of the program: run by itself, the new program would leave the emulator. So the emulator is
-//! run again, with the plugin and what it was told, and the program as what it is to emulate.
+//! `exec` calls of the traced program. The kernel would run the new program natively, outside the emulator. So the call is
+//! replaced by one that runs the emulator, with the same plugin and options, on the new program.
 //!
-//! What can't be emulated runs natively, as it would without the plugin: programs for other
-//! machines, and those that get other rights (set-user-ID).
+//! Programs that can't be emulated run natively, as they would without the plugin: programs for other
+//! machines, and programs that get other rights (set-user-ID).
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -12,15 +12,15 @@ use std::path::Path;
 
 use crate::system;
 
-/// The kernel's limit of a word, and of how many we look at.
+/// The kernel's limit of an argument's length, and our limit of the number of arguments.
 const WORD_BYTES_MAX: usize = 128 << 10;
 const WORDS_MAX: usize = 1 << 16;
-/// Interpreters that are scripts themselves, at most: the kernel's limit.
+/// Most interpreters that are scripts themselves: the kernel's limit.
 const SCRIPTS_MAX: usize = 4;
 const EM_X86_64: [u8; 2] = [62, 0];
 const CLASS_64: u8 = 2;
 
-/// What to run instead of a program.
+/// The emulator's command for a program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Command {
     /// The emulator.
@@ -31,20 +31,20 @@ pub struct Command {
     pub environment: Vec<CString>,
 }
 
-/// What is to happen with a call of `exec`.
+/// What to do with a call of `exec`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Exec {
-    /// It will fail.
+    /// Nothing: it will fail.
     Fails,
-    /// It runs something that can't be traced.
+    /// Let it run a program that can't be traced.
     Untraced,
-    /// This runs it.
+    /// Run this command instead.
     Emulated(Command),
 }
 
-/// What an `execve` with these arguments (addresses of the program) should do. `guest_base`: where
-/// the program's address 0 is.
-pub fn look(arguments: [u64; 3], guest_base: u64) -> Exec {
+/// What to do with an `execve` with these arguments, which are addresses of the program. `guest_base` is the host address of
+/// the program's address 0.
+pub fn what_to_run(arguments: [u64; 3], guest_base: u64) -> Exec {
     let Some((path, words, environment)) = read(arguments, guest_base) else {
         return Exec::Fails;
     };
@@ -68,13 +68,13 @@ type Word = Vec<u8>;
 
 /// Path, arguments and environment from the program's memory.
 fn read([path, words, environment]: [u64; 3], base: u64) -> Option<(Word, Vec<Word>, Vec<Word>)> {
-    // Whatever the program points to, a read of this file is no fault.
+    // A read of this file at an unmapped address fails without a fault.
     let memory = File::open("/proc/thread-self/mem").ok()?;
     let word = |address: u64| {
         let mut word = Vec::new();
         let mut at = address.wrapping_add(base);
         while word.len() <= WORD_BYTES_MAX {
-            // Up to the end of a page, which may be the last.
+            // Reads up to the end of a page: the next page may not be mapped.
             let mut bytes = [0; 4096];
             let room = bytes.get_mut(..4096 - (at % 4096) as usize)?;
             memory.read_exact_at(room, at).ok()?;
@@ -110,8 +110,8 @@ fn read([path, words, environment]: [u64; 3], base: u64) -> Option<(Word, Vec<Wo
     Some((word(path)?, list(words)?, list(environment)?))
 }
 
-/// The emulator's words for a program: `-0` and what it is to be called, its path, its arguments.
-/// A script has those of its interpreter. `None` where the program can't be emulated.
+/// The emulator's arguments for a program: `-0` and the program's argument 0, its path, its other arguments.
+/// For a script, those of its interpreter. `None` if the program can't be emulated.
 fn emulated(mut path: Word, words: Vec<Word>) -> Option<Vec<Word>> {
     let mut words = words.into_iter();
     let mut called = words.next().unwrap_or_default();
@@ -147,10 +147,10 @@ fn emulated(mut path: Word, words: Vec<Word>) -> Option<Vec<Word>> {
     None
 }
 
-/// Options of the emulator, as it was started, that go for the next program too. `None`: this is
-/// not its command line.
+/// The options on the emulator's command line that hold for the next program, too. `None` if `words` is not
+/// the command line of an emulator.
 fn options<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Vec<Word>> {
-    /// With a word of their own, in QEMU 7.2 and 10.
+    /// Options with a value, in QEMU 7.2 and 10.
     const WITH_A_WORD: [&[u8]; 19] = [
         b"g", b"L", b"s", b"cpu", b"E", b"U", b"0", b"r", b"B", b"R", b"t", b"d", b"dfilter", b"D",
         b"p", b"tb-size", b"seed", b"trace", b"plugin",
@@ -172,7 +172,7 @@ fn options<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Vec<Word>> {
         } else {
             None
         };
-        // What it was called and its environment are the program's own affair.
+        // These options set the program's argument 0 and environment, which each program has for itself.
         if ![&b"E"[..], b"U", b"0"].contains(&name) {
             options.push(option.clone());
             options.extend(word);
@@ -181,8 +181,8 @@ fn options<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Vec<Word>> {
     plugin.then_some(options)
 }
 
-/// The loader's variables are for the program, not for the emulator, so it is told of them in
-/// options (which have commas between several).
+/// The command that runs the emulator. The loader's variables are for the program, not for the emulator, so they become
+/// options, in which a comma separates variables.
 fn command(
     emulator: Word,
     options: Vec<Word>,
@@ -228,17 +228,17 @@ mod tests {
 
     #[test]
     fn the_emulators_own_options_go_on_without_the_programs() {
-        let told = |text| {
+        let passed_on = |text| {
             let line = words(text);
             let kept = options(line.iter().map(Vec::as_slice));
             kept.map(|kept| kept == words("-plugin t.so,out=o -tb-size 9 -strace"))
         };
         assert_eq!(
-            told("-plugin t.so,out=o -tb-size 9 -E A=b -0 name -strace prog -plugin no"),
+            passed_on("-plugin t.so,out=o -tb-size 9 -E A=b -0 name -strace prog -plugin no"),
             Some(true)
         );
-        assert_eq!(told("-L /x prog -plugin t.so"), None);
-        assert_eq!(told("-plugin"), None);
+        assert_eq!(passed_on("-L /x prog -plugin t.so"), None);
+        assert_eq!(passed_on("-plugin"), None);
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
                 words(environment),
             )
         };
-        let run_it = run("LD_PRELOAD=/l.so A=1,2").expect("it can be told");
+        let run_it = run("LD_PRELOAD=/l.so A=1,2").expect("it can be passed on");
         assert_eq!(
             plain(&run_it.arguments),
             "/qemu -plugin t.so -E LD_PRELOAD=/l.so -0 p /p x"
@@ -282,7 +282,7 @@ mod tests {
             emulated(path(&outer), words("me a b")),
             expected(&[path(&script), path(&outer)])
         );
-        // A program for nobody, and a script that is its own interpreter.
+        // A program for another machine, and a script that is its own interpreter.
         fs::write(&script, "\x7fELF\x01").expect("our folder");
         assert_eq!(emulated(path(&script), words("me")), None);
         fs::write(&script, format!("#!{}\n", script.display())).expect("our folder");

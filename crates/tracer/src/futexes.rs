@@ -1,7 +1,7 @@
-//! Who waits for whom: the futex calls of the process, and what its threads' ends wake.
+//! Which thread wakes which: the futex calls of the process, and the wake-ups when its threads end.
 //!
 //! Futexes are known by address within the process; a thread that another process wakes resumes without a signal. Threads wake
-//! in the order of waiting, as in the kernel. A thread whose wait returned at once has blocked no other.
+//! in the order of waiting, as in the kernel. A thread whose wait returns at once does not keep others from being woken.
 
 use std::collections::HashMap;
 
@@ -10,37 +10,37 @@ use crate::lockstep::Member;
 #[derive(Default)]
 struct Futex {
     waiting: Vec<Member>,
-    /// Of the waiting, how many the latest wakes let go.
+    /// How many of the waiting threads have been woken and have not resumed.
     let_go: usize,
     sequence: u64,
     time: u64,
 }
 
-/// All futexes that somebody waits for.
+/// All futexes for which threads wait.
 #[derive(Default)]
 pub struct Futexes {
     futexes: HashMap<u64, Futex>,
-    /// Signals given so far.
+    /// Number of signals so far.
     signals: u64,
 }
 
-/// A signal: from here on others may go on.
+/// A moment from which other threads may go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signal {
     /// Its number in the process, from 1.
     pub sequence: u64,
-    /// Who surely goes on.
+    /// The threads that certainly go on.
     pub woken: Vec<Member>,
 }
 
 impl Futexes {
-    /// A number for something that is no futex: a thread's creation.
+    /// A number for a signal without a futex: a thread's creation.
     pub fn number(&mut self) -> u64 {
         self.signals += 1;
         self.signals
     }
 
-    /// The thread is about to wait.
+    /// Notes that the thread is about to wait.
     pub fn wait(&mut self, address: u64, member: Member) {
         self.futexes
             .entry(address)
@@ -49,7 +49,7 @@ impl Futexes {
             .push(member);
     }
 
-    /// A thread is about to wake up to `count`, at this virtual time; `None`: nobody waits.
+    /// Wakes up to `count` threads at this virtual time; `None` if none waits.
     pub fn wake(&mut self, address: u64, count: usize, time: u64) -> Option<Signal> {
         let futex = self.futexes.get_mut(&address)?;
         if futex.waiting.is_empty() || count == 0 {
@@ -70,7 +70,7 @@ impl Futexes {
         })
     }
 
-    /// Up to `count` of those that wait at one address wait at another from now on.
+    /// Lets up to `count` threads that wait at one address wait at another from now on.
     pub fn requeue(&mut self, from: u64, to: u64, count: usize) {
         let Some(futex) = self.futexes.get_mut(&from) else {
             return;
@@ -81,8 +81,8 @@ impl Futexes {
         self.futexes.entry(to).or_default().waiting.extend(moved);
     }
 
-    /// The thread waits no more. If it was woken: the signal's number and its virtual time, where
-    /// the process itself gave one.
+    /// Notes that the thread waits no longer. If it was woken, returns the signal's number and virtual time, if
+    /// a thread of this process gave the signal.
     pub fn resume(&mut self, member: Member, woken: bool) -> Option<(u64, u64)> {
         let (&address, futex) = self
             .futexes

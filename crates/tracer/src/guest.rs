@@ -1,19 +1,19 @@
-//! What QEMU's system emulator calls: a guest's CPUs are the threads.
+//! Callbacks of QEMU's system emulator. A guest's CPUs are the threads of its trace.
 //!
-//! Caches go by places in the guest's memory ([`crate::memory`]), TLBs by pages of virtual memory and
-//! where they are: a page of another process at the same address is another entry, as with
-//! identifiers of address spaces, so nothing is flushed when the guest changes between them.
-//! Pages have 4 KiB there, those of the kernel's direct map too.
+//! Caches know lines by their places in the guest's memory ([`crate::memory`]). TLBs know pages by virtual address and
+//! place, so pages of two processes at the same address are two entries, as in processors whose TLBs have address-space
+//! identifiers. Nothing is flushed when the guest switches processes. All pages of a guest count as pages of 4 KiB, even
+//! those of the kernel's direct map.
 //!
-//! A CPU that waits for an interrupt is left out of the lockstep until it goes on. While all of
-//! them wait, virtual time stands still.
+//! A CPU that waits for an interrupt is left out of the lockstep until it goes on. While all
+//! CPUs wait, virtual time stands still.
 //!
-//! The guest's clock is the host's, which a traced guest is far too slow for: some millions of
-//! instructions a second for all CPUs together, of which two hundred and fifty ticks a second on each would be most. So
-//! while it is traced, its clock goes `SLOWER` times as slow.
+//! The guest's clock follows the host's, and a traced guest is too slow for it: all CPUs together execute some millions of
+//! instructions a second, most of which 250 timer ticks a second on each CPU would take. So the clock of a guest that is
+//! traced runs `SLOWER` times as slowly.
 //!
-//! The trace begins at the begin mark if the setup says so, else at the first instruction; it ends at the end mark or with
-//! the emulator. Instructions before and after are not slowed by callbacks.
+//! The trace begins at the begin mark if the setup says so, else at the first instruction. It ends at the end mark or with
+//! the emulator. Outside the trace, no callbacks slow the guest.
 //!
 //! The trace leaves out references to devices (they are counted), accesses by devices, the processor's own accesses
 //! (page tables, interrupt frames), and the second part of an access across a page boundary. Some of the processor's
@@ -49,16 +49,16 @@ struct Guest {
     system: SystemInterface,
     blocks: MemoryInterface,
     clock: ClockInterface,
-    /// Found when tracing begins.
+    /// The guest's memory, found when tracing begins.
     memory: OnceLock<Memory>,
-    /// Blocks that callbacks were told of. They are never freed, and found again when the emulator translates the same code.
+    /// Blocks that callbacks refer to. They are never freed, and are used again if the emulator translates the same code.
     runs: Mutex<HashSet<&'static PlacedRun>>,
     ending: AtomicBool,
 }
 
 static GUEST: OnceLock<Guest> = OnceLock::new();
 
-/// Has the guest traced, from the beginning or from the mark.
+/// Registers callbacks to trace the guest, from the beginning or from the mark.
 pub fn install(id: Id, setup: Setup<'static>, folder: &Path) -> Result<(), StartError> {
     let missing = StartError::NoWholeSystem;
     if qemu::qemu().is_none() || qemu::is_newer() {
@@ -107,13 +107,13 @@ unsafe fn listen(id: Id) {
     }
 }
 
-/// Begins the trace; the guest has its memory.
+/// Begins the trace. The guest's memory must exist.
 fn begin(guest: &Guest) {
     let memory = guest.memory.get_or_init(|| Memory::find(&guest.blocks));
     match plugin::begin_whole_system(guest.setup, &guest.folder) {
         Ok(process) => {
-            memory.tell(&process.output);
-            // Without a thread for it, the clock goes on as it does.
+            memory.write_blocks(&process.output);
+            // If no thread can be made, the clock is not slowed.
             let _ = Builder::new().spawn(slow_the_clock);
         }
         Err(error) => messages::say(format_args!(
@@ -123,9 +123,9 @@ fn begin(guest: &Guest) {
     }
 }
 
-/// So many times as slow as the host's clock is the guest's.
+/// How many times slower than the host's clock the guest's clock runs.
 const SLOWER: u32 = 32;
-/// How long it goes at a time, a quarter of a tick.
+/// How long the clock runs at a time: a quarter of a tick.
 const CLOCK_GOES: Duration = Duration::from_millis(1);
 
 /// Stops the guest's clock most of the time.
@@ -179,16 +179,14 @@ unsafe extern "C" fn end_mark(_: c_uint, _: *mut c_void) {
     if let (Some(guest), Some(process)) = (GUEST.get(), process())
         && !guest.ending.swap(true, Relaxed)
     {
-        // Nobody waits for the others any more: QEMU stops all of them.
+        // Threads no longer wait for each other: QEMU is stopping all of them.
         process.lockstep.end();
         // SAFETY: QEMU's function, in a callback of a CPU.
         unsafe { (guest.system.reset)(guest.id, end_now) };
     }
 }
 
-/// Before the mark: looks for it alone.
-///
-/// A block is translated before the trace begins.
+/// A block is translated before the trace begins: looks for the begin mark alone.
 ///
 /// # Safety
 /// QEMU calls it.
@@ -207,7 +205,7 @@ unsafe extern "C" fn untraced(_: Id, block: *mut Block) {
     }
 }
 
-/// An instruction's bytes in its page: where the next one is, nobody knows.
+/// An instruction's bytes within its page: the place of the next page is unknown.
 ///
 /// # Safety
 /// It belongs to the block that QEMU is translating.
@@ -219,7 +217,7 @@ pub(crate) unsafe fn text<'a>(qemu: &Interface, instruction: *const Instruction)
     }
 }
 
-/// The same run always gets the same block, which is never freed.
+/// The block of this run, which is never freed; the same run always gets the same block.
 fn kept(guest: &Guest, run: PlacedRun) -> &'static PlacedRun {
     let mut runs = guest.runs.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = runs.get(&run) {
@@ -230,7 +228,7 @@ fn kept(guest: &Guest, run: PlacedRun) -> &'static PlacedRun {
     run
 }
 
-/// A block in one page, or the part of one that is.
+/// A block within one page, or the part of a block in one page.
 pub(crate) struct Part {
     pub first: *mut Instruction,
     address: u64,
@@ -240,7 +238,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The part of a block that the next instruction belongs to, which becomes part of it.
+    /// Adds an instruction to a block; returns the part that it belongs to.
     ///
     /// # Safety
     /// The instruction belongs to the block that QEMU is translating.
@@ -272,7 +270,7 @@ impl Part {
         }
         let at = parts.len() - 1;
         let part = &mut parts[at];
-        // What of it is in the next page is fetched with that, if anything is.
+        // Bytes in the next page are fetched with the part there, if the block goes on there.
         let page_end = (page + 1) << PAGE_BITS;
         part.end = (here + size).min(page_end);
         part
@@ -282,7 +280,7 @@ impl Part {
         self.instructions += 1;
     }
 
-    /// `None`: its place in the guest's memory is unknown, or it is empty.
+    /// The part as a run; `None` if its place in the guest's memory is unknown, or it is empty.
     pub fn run(&self, memory: &Memory, line_shift: u32) -> Option<PlacedRun> {
         let place = memory.place(self.host)?;
         if self.end <= self.address {
@@ -414,7 +412,7 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: 
     }
 }
 
-/// An instruction has accessed memory atomically. What it writes stands for what it read, too, as in [`plugin`].
+/// An instruction has accessed memory atomically. Its store stands for its load, too, as in [`plugin`].
 ///
 /// # Safety
 /// QEMU calls it.
@@ -430,7 +428,7 @@ unsafe extern "C" fn atomic_access(
     }
 }
 
-/// A CPU has nothing to do.
+/// A CPU begins to wait for an interrupt.
 ///
 /// # Safety
 /// QEMU calls it.

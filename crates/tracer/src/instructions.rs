@@ -1,9 +1,9 @@
-//! Instructions of a block that QEMU is translating: their bytes, what the bytes say, and callbacks
+//! Instructions of a block that QEMU is translating: their bytes, properties decoded from the bytes, and callbacks
 //! before an instruction runs.
 
 use crate::qemu::{BlockCallback, Instruction, Interface, NO_REGISTERS};
 
-/// An instruction's bytes, at most so many; none where the host has no copy of it.
+/// An instruction's bytes, up to `bytes_max`; empty if the host has no copy of the instruction.
 ///
 /// # Safety
 /// It belongs to the block that QEMU is translating.
@@ -22,7 +22,7 @@ pub(crate) unsafe fn instruction_text<'a>(
     }
 }
 
-/// Has a callback made before the instruction runs.
+/// Registers a callback before the instruction runs.
 ///
 /// # Safety
 /// The instruction belongs to the block that QEMU is translating.
@@ -47,7 +47,7 @@ fn is_prefix(byte: u8) -> bool {
     matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
 }
 
-/// Has it a lock prefix, or is it `xchg`, which needs none?
+/// Does the instruction have a lock prefix, or is it `xchg`, which needs none?
 pub(crate) fn is_atomic(text: &[u8]) -> bool {
     let mut opcode = text.iter().skip_while(|byte| is_prefix(**byte));
     let locked = text
@@ -57,14 +57,14 @@ pub(crate) fn is_atomic(text: &[u8]) -> bool {
     locked || matches!(opcode.next(), Some(0x86 | 0x87))
 }
 
-/// Is it `movs`, `stos`, `lods`, `cmps`, `scas`, `ins` or `outs`? Each round of those is a reference of
-/// its own, though the addresses follow each other.
+/// Is it `movs`, `stos`, `lods`, `cmps`, `scas`, `ins` or `outs`? Each of its repetitions is a reference of
+/// its own, although the addresses are consecutive.
 pub(crate) fn is_string_instruction(text: &[u8]) -> bool {
     let opcode = text.iter().find(|byte| !is_prefix(**byte));
     matches!(opcode, Some(0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf))
 }
 
-/// Has it the prefix of the segment register GS?
+/// Does the instruction have the prefix of the segment register GS?
 pub(crate) fn names_gs(text: &[u8]) -> bool {
     text.iter()
         .take_while(|byte| is_prefix(**byte))

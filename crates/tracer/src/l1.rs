@@ -1,7 +1,7 @@
-//! A first-level cache, least recently used goes first.
+//! A first-level cache that evicts the least recently used line.
 //!
-//! Its own CPU's thread looks it up without a lock and alone fills it; what others take away or
-//! share, they change tag by tag, and only if the tag is still what they saw.
+//! Only its own CPU's thread looks lines up, without a lock, and fills them. Other threads invalidate or share lines by
+//! changing a tag, and only if the tag is still the one that they read.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,22 +9,22 @@ use nearpage_wire::tracer_setup::Cache;
 
 use crate::sets::Sets;
 
-/// Low bits of a tag; the line's number is above them. 0: the entry is empty.
+/// The state of a shared line. The state is in a tag's two low bits, below the line's number; 0: the entry is empty.
 pub const SHARED: u64 = 1;
-/// No other CPU had the line when it came; whether that is so now, the directory knows.
+/// The state of a line that no other CPU had when it was fetched. Whether another has it now, the directory knows.
 pub const EXCLUSIVE: u64 = 2;
-/// The line is modified: memory has an older state of it.
+/// The state of a modified line, of which memory has an older version.
 pub const MODIFIED: u64 = 3;
 
 /// The cache.
 pub struct L1 {
-    /// Of each set the way used last, then the tags, then (where there are more than two ways: of two
-    /// it is the other) when each was used last, but for the most recent one. Only the tags are
-    /// known to others than its own CPU's thread.
+    /// For each set, the way used last, then the tags. With more than two ways, the time of each way's last use follows,
+    /// except for the way used last; with two ways, the other one is the oldest. Other threads than its own CPU's
+    /// use only the tags.
     sets: Sets<AtomicU64>,
     ways: usize,
     clock: AtomicU64,
-    /// Lines that others have taken away.
+    /// Number of lines that other CPUs have invalidated.
     taken: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ struct Set<'a> {
 }
 
 impl L1 {
-    /// An empty one.
+    /// An empty cache.
     pub fn new(shape: &Cache, line_bytes: u32) -> Self {
         let ways = shape.ways as usize;
         let words = if ways > 2 { 1 + 2 * ways } else { 1 + ways };
@@ -53,14 +53,14 @@ impl L1 {
         if STORE {
             tag == line << 2 | MODIFIED
         } else {
-            // Any state but empty.
+            // True for any state but empty.
             (tag ^ line << 2).wrapping_sub(1) < MODIFIED
         }
     }
 
     #[inline]
     fn set(&self, line: u64) -> Set<'_> {
-        // `Sets` has none without words.
+        // Every set of `Sets` has words.
         match self.sets.of(line) {
             [recent, rest @ ..] => {
                 let (tags, used) = rest.split_at(self.ways.min(rest.len()));
@@ -74,13 +74,13 @@ impl L1 {
         }
     }
 
-    /// Of a cache of two ways, as most are: the way used last, and the tags.
+    /// The way used last and the tags, if the cache has two ways, as most have.
     #[inline]
     fn two_ways(&self, line: u64) -> Option<&[AtomicU64; 3]> {
         self.sets.exactly(line)
     }
 
-    /// Is the line in the way used last, good enough for this? `false`: ask [`Self::access`].
+    /// Does the way used last serve this reference to the line? If not, call [`Self::access`].
     #[inline]
     pub fn quick<const STORE: bool>(&self, line: u64) -> bool {
         if let Some([recent, first, second]) = self.two_ways(line) {
@@ -99,11 +99,11 @@ impl L1 {
         }
     }
 
-    /// Uses the line if it is here and good enough.
+    /// Uses the line, if it is here in a state that serves the reference.
     #[inline]
     pub fn access<const STORE: bool>(&self, line: u64) -> bool {
         if let Some([recent, first, second]) = self.two_ways(line) {
-            // No branch on which way it is: nobody can foresee that.
+            // The host cannot predict which way it is, so there is no branch on that.
             let in_first = Self::serves::<STORE>(first.load(Relaxed), line);
             let in_second = Self::serves::<STORE>(second.load(Relaxed), line);
             if in_first | in_second {
@@ -126,7 +126,7 @@ impl L1 {
         false
     }
 
-    /// Lines that were taken away so far.
+    /// Number of lines that other CPUs have invalidated so far.
     #[inline]
     pub fn taken(&self) -> u64 {
         self.taken.load(Relaxed)
@@ -144,7 +144,7 @@ impl L1 {
         let before = set.recent.load(Relaxed) as usize;
         if before != way {
             if let Some(used) = set.used.get(before) {
-                // The order in which ways cease to be the most recent is that of their last uses.
+                // A way's time is stored when it ceases to be the most recent: the order is that of the last uses.
                 let now = self.clock.load(Relaxed) + 1;
                 self.clock.store(now, Relaxed);
                 used.store(now, Relaxed);
@@ -153,7 +153,7 @@ impl L1 {
         }
     }
 
-    /// Puts the line here, or changes its state. For its own thread.
+    /// Inserts the line, or changes its state. Only for its own CPU's thread.
     #[inline]
     pub fn fill(&self, line: u64, state: u64) {
         if let Some([recent, first, second]) = self.two_ways(line) {
@@ -194,8 +194,8 @@ impl L1 {
         }
     }
 
-    /// Gives the line another state if it is here, or takes it away with state 0. For any thread that
-    /// has the line's directory set locked.
+    /// Changes the line's state if it is here; state 0 removes it. For any thread that
+    /// has locked the line's directory set.
     #[inline]
     pub fn change(&self, line: u64, state: u64) {
         if let Some([_, first, second]) = self.two_ways(line) {
@@ -214,7 +214,7 @@ impl L1 {
         let here = tag.load(Relaxed);
         if Self::serves::<false>(here, line) {
             let now = if state == 0 { 0 } else { line << 2 | state };
-            // The CPU's own thread may put another line in its place at this moment.
+            // The CPU's own thread may replace the line at this moment.
             let _ = tag.compare_exchange(here, now, Relaxed, Relaxed);
             if state == 0 {
                 self.taken.fetch_add(1, Relaxed);
@@ -232,7 +232,7 @@ impl L1 {
 }
 
 impl Set<'_> {
-    /// The way that was not used for longest.
+    /// The least recently used way.
     #[inline]
     fn oldest(&self) -> usize {
         let recent = self.recent.load(Relaxed) as usize;

@@ -1,5 +1,5 @@
-//! A lock for a hundred nanoseconds, in bit 0 of a word whose other bits it guards: it spins, and
-//! soon lets others run.
+//! A lock that is held for some hundred nanoseconds, in bit 0 of a word whose other bits it guards. A waiting thread spins,
+//! and soon yields its host core.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub fn take(word: &AtomicU64) -> u64 {
 #[cold]
 fn wait(word: &AtomicU64) {
     loop {
-        // Whoever holds it may have lost its host core.
+        // The holder may have lost its host core.
         for _ in 0..100 {
             let free = word.load(Ordering::Relaxed) & 1 == 0;
             if free && word.fetch_or(1, Ordering::Acquire) & 1 == 0 {
@@ -29,7 +29,7 @@ fn wait(word: &AtomicU64) {
     }
 }
 
-/// Gives it back, with the word as it shall be: nobody else changes more of it than the lock.
+/// Releases the lock and stores the word's new value. Other threads change only bit 0 meanwhile.
 #[inline]
 pub fn release(word: &AtomicU64, value: u64) {
     word.store(value & !1, Ordering::Release);

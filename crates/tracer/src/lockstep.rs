@@ -5,24 +5,23 @@
 //! Threads blocked in a system call are left out. One CPU runs one thread at a time: threads that
 //! share it take turns, a quantum each.
 //!
-//! Within a quantum, a thread takes nothing from another CPU's caches until the threads created before
-//! it have used theirs up. So a line that two threads write goes once there and once back in a
-//! quantum, however the host lets them run; threads that share much run one after the other.
+//! Within a quantum, a thread takes no line from another CPU's caches until the threads created before
+//! it have used up their quanta. So a line that two threads write moves to the other CPU once and back once in a
+//! quantum, however the host schedules them. Threads that share much data run one after the other.
 //!
-//! While they have nothing to do with each other (nobody takes a line from another CPU, spins, or is
-//! woken), a quantum is longer than the one before by as much as the shortest, up to sixteen times
-//! it: waiting for each other costs more than the work of a short one. How long it is depends on
-//! what they do alone, not on the host.
+//! Waiting for each other costs more than the work of a short quantum. So while threads do not interact (no thread
+//! takes a line from another CPU, spins, or is woken), each quantum is longer than the one before by the shortest one's
+//! length, up to sixteen times that. The length depends only on what the threads do, not on the host.
 //!
-//! Which of two threads comes first within a quantum, to a lock or a barrier, is up to the host: the
-//! few instructions that depend on it differ between runs, and all else repeats.
+//! The host decides which of two threads comes first to a lock or a barrier within a quantum. The
+//! few instructions that depend on this differ between runs; everything else repeats.
 //!
-//! The emulator has locks of its own (while it translates, forks, or ends), and programs block in
-//! ways that no list of system calls knows. So a waiting thread looks now and then whether those
-//! it waits for are asleep on the host, and leaves them out until they call again: nothing that a
-//! thread waits for here can keep it for good. It is quick about it with those in a system call,
-//! and while a process is being made (the emulator stops all threads for that); others sleep for
-//! the emulator's locks, which a busy host may make long, and are given much more time.
+//! The emulator takes locks of its own (while it translates, forks, or ends), and programs block in
+//! system calls that are on no list. So a waiting thread checks now and then whether the threads that
+//! it waits for are asleep on the host. Sleepers are left out until they call the lockstep again, so no
+//! thread waits here forever. Threads in a system call are left out after few checks, and so are all threads
+//! while a process is being made, for which the emulator stops them. Other threads sleep for
+//! the emulator's locks, which a busy host may prolong, and are left out after many more checks.
 
 mod slots;
 
@@ -36,15 +35,15 @@ use std::time::Duration;
 use crate::system;
 use slots::{Inner, Slot, State};
 
-/// How long a thread waits until it looks whether others are asleep.
+/// How long a thread waits between two checks whether others are asleep.
 const PATIENCE: Duration = Duration::from_millis(4);
-/// Looks at a sleeper until it is left out: in a system call, or else. Twice, since once may be
-/// a lock of the emulator's.
+/// Checks in a row that must find a thread asleep before it is left out: for threads in a system call, and for others.
+/// Two at least, because the first may have met a lock of the emulator's.
 const LOOKS: [u32; 2] = [2, 50];
-/// The longest quantum, in shortest ones.
+/// The longest quantum, as a multiple of the shortest.
 const LONGEST: u64 = 16;
-/// How long a thread stays on its host core for others to come, at least and at most: as long as
-/// it takes to fall asleep, and to be woken (tens of microseconds in a virtual machine).
+/// How long a waiting thread spins on its host core, at least and at most. To fall asleep and be woken takes as long
+/// (tens of microseconds in a virtual machine).
 const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=100_000;
 
 /// A thread in the lockstep.
@@ -58,9 +57,9 @@ pub struct Lockstep {
     changes: Arc<AtomicU64>,
     joined: Arc<AtomicU64>,
     host_cores: usize,
-    /// Threads that are making a process.
+    /// Number of threads that are making a process.
     pub forking: AtomicU32,
-    /// Times that a thread was left out because it slept.
+    /// How often a thread was left out because it slept.
     pub left_out: AtomicU64,
 }
 
@@ -69,12 +68,12 @@ pub struct Lockstep {
 pub struct Turn {
     /// Virtual time at which the thread goes on.
     pub time: u64,
-    /// Until which it may.
+    /// Virtual time at which its turn ends.
     pub end: u64,
 }
 
 impl Lockstep {
-    /// Nobody yet, on that many CPUs.
+    /// A lockstep without threads, for that many CPUs.
     pub fn new(quantum: u32, cpus: usize) -> Self {
         let quantum = u64::from(quantum);
         let (changes, joined) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
@@ -102,8 +101,8 @@ impl Lockstep {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread that will run on this CPU from this virtual time, as soon as it calls
-    /// [`Self::enter`]; others wait for it from now on.
+    /// Adds a thread that will run on this CPU from this virtual time, as soon as it calls
+    /// [`Self::enter`]. Other threads wait for it from now on.
     pub fn add(&self, cpu: usize, time: u64) -> Member {
         let mut inner = self.inner();
         let member = inner.slots.len();
@@ -127,14 +126,14 @@ impl Lockstep {
         self.inner().begin
     }
 
-    /// Whether that thread is in a system call: for it to say.
+    /// The flag by which that thread says whether it is in a system call.
     pub fn calls(&self, member: Member) -> Arc<AtomicBool> {
         let inner = self.inner();
         let slot = inner.slots.get(member.0);
         slot.map_or_else(Default::default, |slot| slot.calls.clone())
     }
 
-    /// The calling thread is that one, and runs when this returns.
+    /// Makes the calling thread that member; returns when it may run.
     pub fn enter(&self, member: Member) -> Turn {
         let mut inner = self.inner();
         if let Some(slot) = inner.slots.get_mut(member.0) {
@@ -144,11 +143,11 @@ impl Lockstep {
         self.wait(inner, member)
     }
 
-    /// The calling thread has used up its turn, at this virtual time; returns with its next one.
-    /// `apart`: it had nothing to do with other threads in it.
-    pub fn next(&self, member: Member, time: u64, apart: bool) -> Turn {
+    /// Ends the calling thread's turn at this virtual time; returns when its next turn begins.
+    /// `independent`: it did not interact with other threads in this turn.
+    pub fn next(&self, member: Member, time: u64, independent: bool) -> Turn {
         let mut inner = self.inner();
-        inner.apart &= apart;
+        inner.independent &= independent;
         match inner.state(member) {
             State::Running if time < inner.end => {
                 let end = inner.end;
@@ -171,7 +170,7 @@ impl Lockstep {
         self.wait(inner, member)
     }
 
-    /// The calling thread goes on on that CPU, at this virtual time, as soon as it has its turn there.
+    /// Moves the calling thread to that CPU at this virtual time; returns when it has its turn there.
     pub fn move_to(&self, member: Member, cpu: usize, time: u64) -> Turn {
         let mut inner = self.inner();
         if inner.state(member) == State::Running {
@@ -188,7 +187,7 @@ impl Lockstep {
         self.wait(inner, member)
     }
 
-    /// The calling thread may be about to sleep.
+    /// Leaves the calling thread out: it may be about to sleep.
     pub fn block(&self, member: Member, time: u64) {
         let mut inner = self.inner();
         if inner.state(member) == State::Running {
@@ -198,7 +197,7 @@ impl Lockstep {
         }
     }
 
-    /// The thread has been woken at this virtual time: others wait for it from now on.
+    /// Takes in a thread that was woken at this virtual time: others wait for it from now on.
     pub fn woken(&self, member: Member, time: u64) {
         let mut inner = self.inner();
         if inner.state(member) == State::Blocked {
@@ -206,7 +205,7 @@ impl Lockstep {
         }
     }
 
-    /// The calling thread was blocked, and is not; returns when it may run. `time`: virtual time
+    /// Takes the calling thread in again after it was blocked; returns when it may run. `time` is the virtual time
     /// at which it was woken, if known.
     pub fn unblock(&self, member: Member, time: Option<u64>) -> Turn {
         let mut inner = self.inner();
@@ -217,14 +216,14 @@ impl Lockstep {
         self.wait(inner, member)
     }
 
-    /// Times that a blocked thread could run again: what [`Self::after_earlier`] found holds until
-    /// there is one more.
+    /// How often a blocked thread could run again. The result of [`Self::after_earlier`] holds until
+    /// this number changes.
     #[inline]
     pub fn joined(&self) -> u64 {
         self.joined.load(Relaxed)
     }
 
-    /// Returns when no thread created before the calling one is in its turn.
+    /// Returns when no thread that was created before the calling one is in its turn.
     pub fn after_earlier(&self, member: Member) {
         let mut inner = self.inner();
         loop {
@@ -242,7 +241,7 @@ impl Lockstep {
         }
     }
 
-    /// The thread ended, or was never born.
+    /// Removes a thread that ended or could not be created.
     pub fn remove(&self, member: Member, time: u64) {
         let mut inner = self.inner();
         match inner.state(member) {
@@ -260,14 +259,14 @@ impl Lockstep {
         self.go_on(&mut inner);
     }
 
-    /// Everyone runs free from now on: the process ends.
+    /// Lets all threads run without turns from now on: the process ends.
     pub fn end(&self) {
         let mut inner = self.inner();
         inner.off = true;
-        inner.slots.iter().for_each(|slot| inner.tell(slot));
+        inner.slots.iter().for_each(|slot| inner.notify(slot));
     }
 
-    /// If nobody runs, the next quantum begins.
+    /// Begins the next quantum if no thread runs.
     fn go_on(&self, inner: &mut Inner) {
         let mut earliest = None;
         for queue in &inner.queues {
@@ -278,12 +277,12 @@ impl Lockstep {
         let (0, Some(earliest)) = (inner.running, earliest) else {
             return;
         };
-        inner.length = if inner.apart {
+        inner.length = if inner.independent {
             LONGEST.min(inner.length + 1)
         } else {
             1
         };
-        inner.apart = true;
+        inner.independent = true;
         inner.begin = inner.end;
         inner.end += inner.length * self.quantum;
         if earliest >= inner.end {
@@ -328,8 +327,8 @@ impl Lockstep {
         }
     }
 
-    /// Waits until somebody is told to look again; on its host core for a while, if all threads that
-    /// can run have one.
+    /// Waits until a thread is notified. Spins on its host core at first, if there is a core for each thread that
+    /// can run.
     fn rest<'a>(&'a self, inner: MutexGuard<'a, Inner>, member: Member) -> MutexGuard<'a, Inner> {
         let before = self.changes.load(Relaxed);
         let can_run: usize = inner.queues.iter().map(VecDeque::len).sum();
@@ -352,7 +351,7 @@ impl Lockstep {
         if let Some(slot) = inner.slots.get_mut(member.0)
             && spin_ns > 0
         {
-            // Whoever slept for a moment may spin again: it is sleeping that made it late.
+            // After a short sleep the thread may spin again: the sleep itself made the wait long.
             let short = waited_ns <= *SPIN_NS.end();
             let next = if short { spin_ns * 2 } else { spin_ns / 2 };
             slot.spin_ns = next.clamp(*SPIN_NS.start(), *SPIN_NS.end());
@@ -395,12 +394,12 @@ impl Lockstep {
     }
 }
 
-/// Is the thread asleep on the host (or not there)?
+/// Is the thread asleep on the host, or does it not exist?
 fn sleeps(tid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else {
         return true;
     };
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain any character.
     let state = status.rsplit(')').next().unwrap_or_default().trim_start();
     state.starts_with('S') || state.starts_with('Z')
 }

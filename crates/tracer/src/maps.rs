@@ -1,4 +1,4 @@
-//! Mappings that were there before the first system call, from `/proc/thread-self/maps`, and files behind
+//! Mappings that the program has before its first system call, from `/proc/thread-self/maps`, and the files of
 //! descriptors.
 
 mod line;
@@ -24,7 +24,7 @@ pub struct MappedFile {
     pub path: Vec<u8>,
 }
 
-/// The file behind a descriptor.
+/// The file of a descriptor.
 pub fn file_of(descriptor: u64) -> Option<MappedFile> {
     let link = format!("/proc/thread-self/fd/{}", descriptor as i32);
     let metadata = fs::metadata(&link).ok()?;
@@ -40,13 +40,14 @@ fn mappings(text: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
     text.split(|byte| *byte == b'\n').filter_map(mapping)
 }
 
-/// The process's maps file as it is now: this thread's, as a main thread that has ended has none.
+/// The process's maps file as it is now. It is read from the calling thread's folder: the main thread's file is empty once
+/// that thread has ended.
 pub fn read() -> Vec<u8> {
     fs::read("/proc/thread-self/maps").unwrap_or_default()
 }
 
-/// What stands in the maps file for an address of the program, and how many bytes from there on: what
-/// shared memory without a file is known by, the same in every process that has it.
+/// The file that the maps file names for an address of the program, and the bytes from there to the mapping's end. For
+/// shared memory without a file this is its identity, which is the same in every process.
 pub fn at(address: u64, guest_base: u64) -> Option<(MappedFile, u64)> {
     let now = read();
     let address = address + guest_base;
@@ -60,9 +61,9 @@ pub fn at(address: u64, guest_base: u64) -> Option<(MappedFile, u64)> {
     Some((file, found.range.1 - address))
 }
 
-/// Events for the program's mappings: those that were not there before QEMU loaded it, at guest
-/// addresses.
-pub fn tell_initial(process: &Process, before: &[u8], guest_base: u64) {
+/// Writes events for the program's mappings, at guest addresses: all mappings that did not exist before QEMU loaded the
+/// program.
+pub fn write_initial(process: &Process, before: &[u8], guest_base: u64) {
     for mapping in of_program(before, &read()) {
         let (first, end) = mapping.range;
         let Some(address) = first.checked_sub(guest_base) else {
@@ -83,18 +84,18 @@ pub fn tell_initial(process: &Process, before: &[u8], guest_base: u64) {
     }
 }
 
-/// What a maps file has that an earlier one had not, as far as it may be the program's.
+/// The mappings of a maps file that an earlier one does not have, and that may be the program's.
 ///
-/// QEMU up to 8.0 puts a program from `APART` on, where nothing else is, and its own memory near the
-/// top of the address space. Later ones leave it to the kernel, which puts both beside each other,
-/// as one mapping where both are plain memory; what of it is QEMU's, no program will touch.
+/// QEMU up to 8.0 puts a program into `APART`, where nothing else is, and its own memory near the
+/// top of the address space. With later versions the kernel puts both side by side, and merges them into
+/// one mapping if both are anonymous memory. No program touches QEMU's part.
 fn of_program<'a>(before: &[u8], now: &'a [u8]) -> Vec<Mapping<'a>> {
     const APART: std::ops::Range<u64> = 0x40_0000_0000..0x50_0000_0000;
     const QEMU_OWN: u64 = 0x7000_0000_0000;
     let known: Vec<(u64, u64)> = mappings(before).map(|mapping| mapping.range).collect();
     let mut new = Vec::new();
     for mapping in mappings(now) {
-        // The kernel's names ([heap], [vdso]) are of QEMU's.
+        // Mappings that the kernel names ([heap], [vdso]) are QEMU's.
         if mapping.path.starts_with(b"[") {
             continue;
         }
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_has_what_was_not_there_before() {
+    fn new_mappings_are_the_programs() {
         let before = "555500000000-555500009000 r-xp 00000000 fe:00 7 /usr/bin/qemu-x86_64\n\
                       555500009000-555500020000 rw-p 00000000 00:00 0 [heap]\n\
                       7f1000000000-7f1000004000 rw-p 00000000 00:00 0 \n";
@@ -152,7 +153,7 @@ mod tests {
                 ((0x7f20_0000_1000, 0x7f20_0000_2000), 0x1000),
             ]
         );
-        // The program is apart: what is new at the top is QEMU's.
+        // The program is in `APART`: new mappings at the top are QEMU's.
         assert_eq!(
             ranges(
                 "4000000000-4000801000 rw-p 00000000 00:00 0 \n\

@@ -1,9 +1,9 @@
-//! The guest's memory: which place a host address is.
+//! The guest's memory: finds the place of a host address.
 //!
-//! QEMU has it in blocks, one for each backend (`-numa node,memdev=…`) or one in all, and gives them
-//! addresses of its own, one after the other as they come. Those of the guest's memory come first and
-//! in the order of the command line, so that the number of a byte there is its guest-physical
-//! address without the hole below 4 GiB. Memory of devices and firmware follows.
+//! QEMU keeps the memory in blocks, one for each backend (`-numa node,memdev=…`) or one in all. It numbers the bytes of all
+//! blocks consecutively; this number is a byte's *place*. The blocks of the guest's memory come first,
+//! in the order of the command line, so a byte's place is its guest-physical
+//! address, less the hole below 4 GiB. Memory of devices and firmware follows.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use nearpage_wire::trace::Event;
 use crate::output::Output;
 use crate::qemu::{HostAddress, MemoryBlock, MemoryInterface};
 
-/// Bytes of a page of the guest, in bits.
+/// Binary logarithm of the bytes of a guest's page.
 pub const PAGE_BITS: u32 = 12;
 
 struct Block {
@@ -73,7 +73,7 @@ impl Memory {
         Self(all.blocks)
     }
 
-    /// The place of a host address; `None`: none of the guest's.
+    /// The place of a host address; `None` if it is not in the guest's memory.
     #[inline]
     pub fn place(&self, host: u64) -> Option<u64> {
         let after = self.0.partition_point(|block| block.host.start <= host);
@@ -81,8 +81,8 @@ impl Memory {
         (host < block.host.end).then(|| block.place + (host - block.host.start))
     }
 
-    /// Tells of every block, as if it were mapped where its places are.
-    pub fn tell(&self, output: &Output) {
+    /// Writes an event for every block, as a mapping at the addresses of its places.
+    pub fn write_blocks(&self, output: &Output) {
         for block in &self.0 {
             let event = Event::Map {
                 protection: 3,
@@ -100,15 +100,15 @@ impl Memory {
     }
 }
 
-/// Where QEMU says that an access to memory went.
+/// The host address of an access to memory.
 ///
 /// # Safety
 /// It is what `get_hwaddr` gave in the callback that runs, and no access to a device.
 #[inline]
 pub unsafe fn host_address(address: *const HostAddress) -> u64 {
     // `struct qemu_plugin_hwaddr` of 7.2 (include/qemu/plugin-memory.h): two flags, then a union
-    // with the pointer. Its accessor looks for the block under a lock, and adds to it what does
-    // not belong to it where there are several.
+    // with the pointer. QEMU's accessor looks for the block under a lock, and returns a wrong offset
+    // if there are several blocks.
     // SAFETY: as this function's.
     unsafe { *address.cast::<u64>().add(1) }
 }

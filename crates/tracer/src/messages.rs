@@ -1,4 +1,4 @@
-//! What there is to say to people goes to the recorder: standard error is the program's.
+//! Messages go to the recorder, which prints them: standard error is the program's.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -33,7 +33,7 @@ pub fn start(setup: &Path) {
     }
 }
 
-/// Leaves a line for the recorder. Where there is none QEMU was started by hand, or does not run the program at all.
+/// Writes a line for the recorder, or to standard error if QEMU was started by hand.
 pub fn say(text: fmt::Arguments<'_>) {
     match FILE.get() {
         Some(file) => leave(file, std::process::id(), text.to_string().as_bytes(), false),
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_goes_to_the_recorders_file() {
+    fn messages_go_to_the_recorders_file() {
         let folder = std::env::temp_dir().join(format!("nearpage-messages-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("TMPDIR can be written to");
         let file = folder.join(FILE_NAME);

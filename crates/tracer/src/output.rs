@@ -16,10 +16,10 @@ use nearpage_wire::trace::{
 use crate::messages;
 use crate::system::{self, Memory};
 
-/// Bytes that a thread holds back: of a frame, header included, and its counters.
+/// Bytes of a thread's buffer: a frame with its header, and the thread's counters.
 pub const FRAME_BYTES: usize = 128 << 10;
 
-/// The file. Memory: nothing that grows.
+/// The trace's file.
 pub struct Output {
     path: PathBuf,
     file: Mutex<Option<Open>>,
@@ -34,14 +34,14 @@ struct Open {
     inode: u64,
 }
 
-/// Is the recording over that a file in this folder would be of? Asked once the file is there: so either the recorder,
-/// its owner said so, sees the file, or this is true.
+/// Has the recording in this folder ended? Asked after the file was made: either the recorder, which marks the end, sees the
+/// file, or this is true.
 fn is_over(path: &Path) -> bool {
     path.with_file_name(ENDED_FILE).exists()
 }
 
 impl Output {
-    /// Begins a file.
+    /// Makes the file.
     ///
     /// # Errors
     /// The folder can't be written to.
@@ -68,7 +68,7 @@ impl Output {
         })
     }
 
-    /// Is nothing written any more?
+    /// Has writing ended?
     pub fn stopped(&self) -> bool {
         self.stopped.load(Relaxed)
     }
@@ -95,31 +95,31 @@ impl Output {
         if is_over(&self.path) {
             return Err(ErrorKind::NotFound.into());
         }
-        // Programs that close every descriptor exist, and others may get its number then.
-        let mut still = match open.take() {
+        // Some programs close every descriptor, and other files may get this number then.
+        let mut current = match open.take() {
             Some(open) if open.is_ours() => open,
             other => {
-                // The descriptor belongs to somebody else, who closes it.
+                // The descriptor is now the program's, which closes it.
                 other.map(|open| std::mem::ManuallyDrop::new(open.file));
                 Open::new(OpenOptions::new().append(true).open(&self.path)?)?
             }
         };
-        let written = still.file.metadata()?.len();
+        let written = current.file.metadata()?.len();
         system::refuse_beyond_limit(written + frame.len() as u64)?;
         let mut rest = frame;
         while !rest.is_empty() {
-            match still.file.write(rest) {
+            match current.file.write(rest) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => rest = rest.get(written..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        *open = Some(still);
+        *open = Some(current);
         Ok(())
     }
 
-    /// Writes an event, a frame of its own.
+    /// Writes an event in a frame of its own.
     pub fn event(&self, thread: u32, virtual_time: u64, event: &Event) {
         let mut frame = vec![0; FRAME_HEADER_BYTES + EVENT_BYTES_MAX];
         let room = frame.get_mut(FRAME_HEADER_BYTES..).unwrap_or_default();
@@ -155,7 +155,7 @@ impl Open {
     }
 }
 
-/// Memory of a new file. `None`: there is no room for it, or no recording any more.
+/// Maps a new file. `None` if the disk has no room, or the recording has ended.
 fn mapped(path: &Path, bytes: usize) -> Option<Memory> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).open(path);
@@ -171,17 +171,17 @@ fn mapped(path: &Path, bytes: usize) -> Option<Memory> {
 }
 
 /// Keeps the counters at the end of an `.open` file.
-fn tell(memory: &mut Memory, counters: &[u64; COUNTERS]) {
+fn write_counters(memory: &mut Memory, counters: &[u64; COUNTERS]) {
     let Some(at) = memory.len().checked_sub(OPEN_COUNTERS_BYTES) else {
         return;
     };
-    // Whoever reads them with the magic has all others.
+    // The magic is written last: a reader that finds it has all other words.
     for (number, word) in open_counters_words(counters).iter().enumerate().rev() {
         memory.publish(at + 8 * number, *word);
     }
 }
 
-/// What the threads that ended have counted, also in a file, for when the process is killed.
+/// The counters of threads that have ended, kept in a file as well, in case the process is killed.
 pub struct Totals {
     /// The sums.
     pub counters: [u64; COUNTERS],
@@ -200,17 +200,17 @@ impl Totals {
         totals
     }
 
-    /// Adds a thread's, which begin anew.
+    /// Adds a thread's counters, and sets those to 0.
     pub fn add(&mut self, counters: &mut [u64; COUNTERS]) {
         for (total, counter) in self.counters.iter_mut().zip(counters) {
             *total += std::mem::take(counter);
         }
         if let Some((_, memory)) = &mut self.open {
-            tell(memory, &self.counters);
+            write_counters(memory, &self.counters);
         }
     }
 
-    /// Removes the file: the process has ended, or something is missing from it.
+    /// Removes the file: the process has ended, or the totals are incomplete.
     pub fn close(&mut self) {
         if let Some((path, _)) = self.open.take() {
             let _ = std::fs::remove_file(path);
@@ -223,7 +223,7 @@ pub struct Stream {
     thread: u32,
     encoder: Box<Encoder>,
     frame: Memory,
-    /// The frame's file, where it has one.
+    /// The path of the frame's file, if it has one.
     open: Option<PathBuf>,
     filled: usize,
     records: u32,
@@ -236,7 +236,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Of a thread that begins at this virtual time. `None`: there is no memory.
+    /// The stream of a thread that begins at this virtual time. `None` if no memory is left.
     pub fn new(output: &Output, thread: u32, virtual_time: u64) -> Option<Self> {
         let path = output.path.with_extension(format!("{thread}.open"));
         let own = mapped(&path, FRAME_BYTES);
@@ -275,7 +275,7 @@ impl Stream {
         }
     }
 
-    /// Has it a file?
+    /// Is the frame kept in a file?
     pub fn has_file(&self) -> bool {
         self.open.is_some()
     }
@@ -291,12 +291,12 @@ impl Stream {
         self.total + u64::from(self.records)
     }
 
-    /// Keeps the thread's counters in the file, for when the process is killed.
-    pub fn tell(&mut self, counters: &[u64; COUNTERS]) {
-        tell(&mut self.frame, counters);
+    /// Writes the thread's counters into the file, in case the process is killed.
+    pub fn keep_counters(&mut self, counters: &[u64; COUNTERS]) {
+        write_counters(&mut self.frame, counters);
     }
 
-    /// The thread ends, and everything is written.
+    /// Removes the file: the thread ends, and everything is in the trace.
     pub fn end(&mut self) {
         if let Some(path) = self.open.take() {
             let _ = std::fs::remove_file(path);
@@ -311,7 +311,7 @@ impl Stream {
         self.added(bytes, output, instructions, virtual_time);
     }
 
-    /// Adds a reference likewise.
+    /// Adds the record of a reference in the same way.
     #[inline]
     pub fn reference(
         &mut self,
@@ -339,7 +339,7 @@ impl Stream {
         }
     }
 
-    /// Writes what there is and begins a frame at the previous record.
+    /// Writes the frame, and begins the next one at the previous record.
     #[cold]
     pub fn flush(&mut self, output: &Output, virtual_time: u64) {
         if self.records > 0 {

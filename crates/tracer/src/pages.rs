@@ -1,4 +1,4 @@
-//! Which pages have been touched since they were mapped, and which ranges were unmapped lately.
+//! The pages that have been touched since they were mapped, and the ranges that were unmapped lately.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ const LEAF_WORDS: usize = 512;
 const LEAF_PAGES: u64 = LEAF_WORDS as u64 * 64;
 /// Leaves of a branch, branches of the tree: 2^35 pages, all that 47 bits address at 4 KiB.
 const FANOUT: usize = 1024;
-/// Unmapped ranges that are remembered for TLBs that have not followed yet.
+/// Most unmapped ranges that are remembered until all TLBs have flushed them.
 const REMEMBERED: u64 = 64;
 
 type Leaf = [AtomicU64; LEAF_WORDS];
@@ -69,7 +69,7 @@ impl Touched {
     }
 }
 
-/// Ranges that were unmapped, for the TLBs of CPUs that were not there.
+/// Ranges that were unmapped, until each CPU's thread flushes them from its TLBs.
 #[derive(Default)]
 pub struct Unmappings {
     count: AtomicU64,
@@ -77,13 +77,13 @@ pub struct Unmappings {
 }
 
 impl Unmappings {
-    /// How many there have been.
+    /// Number of unmapped ranges so far.
     #[inline]
     pub fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
 
-    /// These pages were unmapped.
+    /// Adds a range of pages that were unmapped.
     pub fn add(&self, pages: Range<u64>) {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count.load(Relaxed);
@@ -95,8 +95,8 @@ impl Unmappings {
         self.count.store(count + 1, Relaxed);
     }
 
-    /// Calls `flush` for each range after the first `seen`, or for all pages if those are not known
-    /// any more; returns how many there have been.
+    /// Calls `flush` for each range after the first `seen`, or for all pages if these ranges are
+    /// forgotten already; returns the number of ranges so far.
     pub fn since(&self, seen: u64, mut flush: impl FnMut(Range<u64>)) -> u64 {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count.load(Relaxed);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_too_far_behind_forgets_everything() {
+    fn a_tlb_too_far_behind_is_flushed_whole() {
         let unmappings = Unmappings::default();
         (0..70).for_each(|page| unmappings.add(page..page + 1));
         let mut flushed = vec![];

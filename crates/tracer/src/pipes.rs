@@ -1,8 +1,8 @@
-//! Which thread lets a reader of a pipe go on: a writer, or a thread that closes the pipe, in any process.
+//! Finds the thread that lets a reader of a pipe go on: a writer, or a thread that closes the pipe, in any process.
 //!
-//! The processes of a program share a table, in a file beside their traces, with the last signal of each pipe. A writer enters
-//! its signal before its call, and the reader looks it up after the read, so the signal surely came first. The signal
-//! may belong to a later write than the one that brought the bytes: if the writer is ahead, by as much as the pipe holds.
+//! The processes of a program share a table, in a file beside their traces, with the latest signal of each pipe. A writer enters
+//! its signal before its call, and the reader looks it up after the read, so the signal certainly came first. The signal
+//! may belong to a later write than the one that brought the bytes: a writer may be ahead by as much as the pipe holds.
 
 use std::fs::{File, OpenOptions, read_dir};
 use std::mem::ManuallyDrop;
@@ -15,23 +15,23 @@ use nearpage_wire::trace::{PIPE_SIGNAL, SIGNALS_FILE};
 
 use crate::system;
 
-/// Pipes of one set, and sets: should more be in use, the one longest without a signal is forgotten.
+/// Pipes in one set, and number of sets. If more pipes are in use, the one longest without a signal is forgotten.
 const WAYS: usize = 8;
 const SETS: usize = 512;
-/// A pipe's number, and its latest signal.
+/// Words of a pipe: its number, and its latest signal.
 const WORDS: usize = 2;
-/// Signals given so far stand before the pipes.
+/// Words before the pipes: the number of signals so far.
 const HEAD: usize = 1;
 
-/// A pipe, as all processes know it.
+/// A pipe, by its number, which is the same in all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipe(u64);
 
-/// The table. Without its file nobody waits for anybody.
+/// The table. Without its file, no reader waits for a writer.
 pub struct Pipes(Option<&'static [AtomicU64]>);
 
 impl Pipes {
-    /// The one in this folder, which is made if it is not there.
+    /// Opens the table in this folder, and makes it if it does not exist.
     pub fn open(folder: &Path) -> Self {
         let file = OpenOptions::new()
             .read(true)
@@ -45,12 +45,12 @@ impl Pipes {
 
     fn set(&self, pipe: Pipe) -> Option<&'static [AtomicU64]> {
         let words = WAYS * WORDS;
-        // Numbers of pipes follow each other.
+        // Pipes have consecutive numbers, so these spread over the sets.
         let first = HEAD + (pipe.0 % SETS as u64) as usize * words;
         self.0?.get(first..first + words)
     }
 
-    /// Gives a signal for these pipes; its number.
+    /// Enters a signal for these pipes; returns its number.
     pub fn signal(&self, pipes: &[Pipe]) -> Option<u64> {
         let signals = self.0?.first()?;
         let sequence = PIPE_SIGNAL + signals.fetch_add(1, Relaxed) + 1;
@@ -67,7 +67,7 @@ impl Pipes {
             };
             let way = place(pipe.0).or_else(|| place(0)).or_else(oldest)?;
             let way = set.chunks_exact(WORDS).nth(way)?;
-            // Another may do the same now: whatever is found here, it is a signal that was given.
+            // Another process may do the same now: a reader finds one signal or the other, both of which were given.
             way[0].store(pipe.0, Relaxed);
             way[1].fetch_max(sequence, Relaxed);
         }
@@ -97,7 +97,7 @@ pub fn written(descriptor: u64) -> Option<Pipe> {
     pipe(descriptor).filter(|_| system::may_write(descriptor as i32))
 }
 
-/// All that the process may write to.
+/// All pipes that the process may write to.
 pub fn all_written() -> Vec<Pipe> {
     let descriptors = read_dir("/proc/thread-self/fd")
         .into_iter()

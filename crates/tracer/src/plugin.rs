@@ -1,4 +1,4 @@
-//! What QEMU calls.
+//! The plugin's entry point, and the callbacks of QEMU's user-mode emulator.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::ErrorKind;
@@ -22,20 +22,20 @@ use crate::thread::{Code, Run, Thread};
 use crate::vcpus::{self, ThreadGuard, Vcpu};
 use crate::{guest, lab, maps, messages};
 
-/// How long the end waits for threads in system calls: such a thread may wait for another that has stopped.
+/// How long the end of the trace waits for threads in system calls. Such a thread may be waiting for one that has stopped.
 const CALLS_MAX: Duration = Duration::from_secs(2);
-/// Blocks after which a thread counts again all the same: a signal's handler may have jumped out of
-/// the library. Finding the unwinder takes most, about a tenth of it.
+/// Blocks after which a thread's accesses count again in any case, because a signal handler may have jumped out of
+/// the library. The library's longest work, finding the unwinder, takes about a tenth of this.
 const LEFT_OUT_BLOCKS_MAX: u32 = 1 << 20;
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// The maps file before the program was loaded.
 static MAPS_BEFORE: OnceLock<Vec<u8>> = OnceLock::new();
-/// Host address − guest address of code, + 1; 0: nothing has been translated.
+/// Host address minus guest address of code, + 1; 0: no block has been translated.
 static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
-/// First and last address, + 1, of the preload library's code, which does not count; 0: it is not there.
+/// First and last address, + 1, of the preload library's code, whose accesses do not count; 0: it is not loaded.
 static OWN_CODE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Locked while a thread is made, ends, or all are ended. A forked child has another: in its parent a thread that the
-/// child does not have may have locked this one.
+/// Locked while a thread is made or ends, and while all threads are ended. A forked child uses another mutex: a thread that
+/// exists only in its parent may have locked this one.
 static ENDING: AtomicPtr<Mutex<()>> = AtomicPtr::new(&raw const FIRST_ENDING as *mut Mutex<()>);
 static FIRST_ENDING: Mutex<()> = Mutex::new(());
 
@@ -50,12 +50,12 @@ pub(crate) fn process() -> Option<&'static Process> {
     unsafe { PROCESS.load(Relaxed).as_ref() }
 }
 
-/// Where the program's address 0 is.
+/// Host address of the program's address 0.
 pub fn guest_base() -> u64 {
     GUEST_BASE.load(Relaxed).saturating_sub(1)
 }
 
-/// The preload library's code is there, and nothing of it has run yet.
+/// Sets the range of the preload library's code, before any of it runs.
 pub fn own_code(range: Range<u64>) {
     OWN_CODE[0].store(range.start, Relaxed);
     OWN_CODE[1].store(range.end, Relaxed);
@@ -67,7 +67,7 @@ fn begin(setup: Setup<'static>, folder: &Path, parent_pid: u32) -> std::io::Resu
     Ok(())
 }
 
-/// Begins a guest's.
+/// Begins a guest's trace.
 pub(crate) fn begin_whole_system(
     setup: Setup<'static>,
     folder: &Path,
@@ -81,7 +81,7 @@ fn keep(process: Process) -> &'static Process {
     process
 }
 
-/// The thread of the CPU; made where this is its first step.
+/// The thread of the CPU, which is made at its first step.
 fn thread(vcpu: &Vcpu) -> Option<ThreadGuard<'_>> {
     vcpu.thread(first_step)
 }
@@ -106,9 +106,7 @@ unsafe extern "C" fn leave_out(vcpu: c_uint, _: *mut c_void) {
     thread.left_out.depth += 1;
 }
 
-/// It ends.
-///
-/// A CPU of a program that is left out ends.
+/// Work for the preload library ends.
 ///
 /// # Safety
 /// QEMU calls it.
@@ -128,12 +126,12 @@ unsafe extern "C" fn left_out_ends(vcpu: c_uint, _: *mut c_void) {
 #[cold]
 fn first_step() -> Option<Box<Thread>> {
     let process = process()?;
-    let birth = process.born();
-    if birth.number == 0 {
+    let new_thread = process.take_new_thread();
+    if new_thread.number == 0 {
         let before = MAPS_BEFORE.get().map_or(&[][..], Vec::as_slice);
-        maps::tell_initial(process, before, guest_base());
+        maps::write_initial(process, before, guest_base());
     }
-    Thread::new(process, &birth)
+    Thread::new(process, &new_thread)
 }
 
 /// The thread of the guest's CPU.
@@ -186,7 +184,7 @@ unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
     }
 }
 
-/// The thread's turn is over, or it has none, or its blocks don't count.
+/// A block begins that could not be noted: the thread's turn is over, there is no thread yet, or its blocks don't count.
 #[cold]
 #[inline(never)]
 fn block_in_full(vcpu: Vcpu, run: Run) {
@@ -203,9 +201,8 @@ fn block_in_full(vcpu: Vcpu, run: Run) {
     }
 }
 
-/// What a thread accesses that has begun no block, or is at what is left out, does not count.
-///
-/// An instruction has accessed memory.
+/// An instruction has accessed memory. That does not count before the thread's first block, nor during work for the preload
+/// library.
 ///
 /// # Safety
 /// QEMU calls it.
@@ -217,19 +214,16 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: 
     vcpu.access(address, Code(code as u64), kind);
 }
 
-/// Of the preload library's code. QEMU 7.2 needs one: an instruction that leaves the processor, as a
-/// system call does, leaves its callback for the next that accesses memory in a helper without one.
-///
-/// An instruction of ours has accessed memory.
+/// An instruction of the preload library's code has accessed memory: does nothing. QEMU 7.2 needs a callback for each
+/// instruction. After an instruction that leaves the translated code, as a system call does, it would otherwise call
+/// that instruction's callback for the next access in a helper.
 ///
 /// # Safety
 /// QEMU calls it.
 unsafe extern "C" fn own_access(_: c_uint, _: AccessKind, _: u64, _: *mut c_void) {}
 
-/// Of an instruction that changes memory atomically: what it writes stands for what it read, too.
-/// (QEMU tells of both while there is one thread, and of one access that reads and writes later.)
-///
-/// An instruction has accessed memory atomically.
+/// An instruction has accessed memory atomically. Its store stands for its load, too.
+/// (While there is one thread, QEMU calls back for both; later, for one access that reads and writes.)
 ///
 /// # Safety
 /// QEMU calls it.
@@ -349,8 +343,7 @@ unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
         let process = thread.process;
         drop(thread);
         ENDING.store(Box::leak(Box::new(Mutex::new(()))), Relaxed);
-        // SAFETY: a forked child has one host thread. What the parent's threads are doing does not
-        // concern the child.
+        // SAFETY: a forked child has one host thread; the parent's threads are not in it.
         unsafe { vcpus::forget_all() };
         PROCESS.store(std::ptr::null_mut(), Relaxed);
         let parent = std::os::unix::process::parent_id();
@@ -377,14 +370,14 @@ pub(crate) unsafe fn end_all() {
     let Some(process) = process() else {
         return;
     };
-    // Whoever finds no thread from here on makes none.
+    // From here on, no thread is made.
     PROCESS.store(std::ptr::null_mut(), Relaxed);
     process.lockstep.end();
     let _alone = ending();
     let begun = Instant::now();
     let mut last = (0, 0);
-    // What a thread recorded last that stays in a system call remains in its file, as that of a killed
-    // program does.
+    // The latest records of a thread that stays in a system call remain in its file, like those of a killed
+    // program.
     let patient = || begun.elapsed() < CALLS_MAX;
     // SAFETY: as this function's, and `process` is none for whoever looks for a thread now.
     unsafe {
@@ -413,8 +406,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
     // SAFETY: as this function's.
     let target = unsafe { CStr::from_ptr(info.target_name) };
     match install(id, target, info.system_emulation, arguments) {
-        // The recorder made the folder and the setup before the first program began. So its recording is over; a
-        // program of it that goes on has started this one, which runs as it would without a tracer.
+        // The recorder made the folder and the setup before the first program began, so the recording is over. A
+        // program that still runs has started this one, which runs as it would without a tracer.
         Err(StartError::File { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
         Ok(()) => 0,
         Err(message) => {

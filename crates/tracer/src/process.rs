@@ -1,4 +1,4 @@
-//! What the threads of one process share.
+//! The state that the threads of one process share.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -18,57 +18,57 @@ use crate::pipes::Pipes;
 use crate::serial::SerialLog;
 use crate::system;
 
-/// A thread that has been asked for and has not run yet.
+/// A thread that is being created and has not run yet.
 pub struct NewThread {
-    /// Its thread id, once its creator has been told.
+    /// Its thread id, once its creator's system call has returned it.
     pub tid: Option<u32>,
     /// Order of creation.
     pub number: u32,
-    /// Its place among the threads that run at a time: it has that place's CPU.
+    /// Its place among the running threads, which decides its CPU.
     pub place: usize,
-    /// Its place in the lockstep.
+    /// Its number in the lockstep.
     pub member: Member,
-    /// Number of the signal.
+    /// Number of the signal with which its creator started it.
     pub started_by: u64,
-    /// Address that is cleared and woken when it ends; 0: none.
+    /// Address of the futex that is cleared and woken when it ends; 0: none.
     pub ends_at: u64,
-    /// Virtual time.
+    /// Virtual time of its creation.
     pub time: u64,
 }
 
 /// A process.
 pub struct Process {
-    /// What it is told.
+    /// The tracer's setup.
     pub setup: Setup<'static>,
-    /// Where it writes.
+    /// Folder of the traces.
     pub folder: PathBuf,
-    /// The machine's.
+    /// The machine's caches.
     pub caches: Caches,
     /// Virtual time.
     pub lockstep: Lockstep,
     /// The trace.
     pub output: Output,
-    /// Pages touched.
+    /// Pages that have been touched.
     pub touched: Touched,
-    /// Ranges unmapped.
+    /// Ranges that were unmapped.
     pub unmappings: Unmappings,
-    /// Pipes, with the program's other processes.
+    /// Signals of pipes, shared with the program's other processes.
     pub pipes: Pipes,
-    /// Are misses recorded (between the markers, if they matter)?
+    /// Are misses recorded? If the markers count, only between these.
     pub recording: AtomicBool,
-    /// Log of all references.
+    /// Log of all references, for tests.
     pub serial: Option<SerialLog>,
-    /// Where addresses come from, block by block; `None`: nobody wants to know.
+    /// Where addresses come from, for each block; `None` if dependences are not traced.
     pub flows: Option<Flows>,
-    /// The program's break; 0 until it has asked.
+    /// End of the program's heap; 0 until its first `brk`.
     pub program_break: AtomicU64,
     /// Its threads are a guest's CPUs.
     pub whole_system: bool,
     thread_cpus: Vec<usize>,
     futexes: Mutex<Futexes>,
-    births: Mutex<Vec<NewThread>>,
-    /// A creator was told which thread it made, or that it made none.
-    told: Condvar,
+    new_threads: Mutex<Vec<NewThread>>,
+    /// A creator's system call has returned, with the id of the new thread or an error.
+    creator_returned: Condvar,
     threads_created: AtomicU32,
     /// For each place, whether a running thread has it.
     places: Mutex<Vec<bool>>,
@@ -81,19 +81,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Process {
-    /// Of a guest, which has run nothing yet that is traced.
+    /// For a guest of which nothing has been traced yet.
     ///
     /// # Errors
     /// The trace can't be written.
     pub fn of_whole_system(setup: Setup<'static>, folder: &Path) -> std::io::Result<Self> {
         let process = Self::begun(setup, folder, 0, true)?;
         process.recording.store(true, Relaxed);
-        // A CPU that sleeps waits for the emulator to stop all of them, or for a device.
+        // A host thread of a CPU that sleeps waits for a device, or for the emulator to stop all CPUs.
         process.lockstep.forking.store(1, Relaxed);
         Ok(process)
     }
 
-    /// Of the calling process, which has run nothing yet.
+    /// For the calling process, which has run nothing yet.
     ///
     /// # Errors
     /// The trace can't be written.
@@ -138,8 +138,8 @@ impl Process {
             whole_system,
             thread_cpus: setup.thread_cpus.iter().collect(),
             futexes: Mutex::default(),
-            births: Mutex::default(),
-            told: Condvar::new(),
+            new_threads: Mutex::default(),
+            creator_returned: Condvar::new(),
             threads_created: AtomicU32::new(0),
             places: Mutex::default(),
             folder: folder.to_path_buf(),
@@ -152,15 +152,15 @@ impl Process {
         locked(&self.futexes)
     }
 
-    /// CPU position of a thread in that place.
+    /// Position of the CPU for threads in that place.
     pub fn cpu_of(&self, place: usize) -> usize {
         let count = self.thread_cpus.len().max(1);
         let cpu = self.thread_cpus.get(place % count);
         cpu.copied().unwrap_or(0)
     }
 
-    /// The lowest place that no running thread has. A program that creates its threads anew for every step has them on the same
-    /// CPUs in each, as `run` pins them.
+    /// Takes the lowest place that no running thread has. If a program creates its threads anew for every step, they have the
+    /// same CPUs in each step, as under `nearpage run`.
     fn take_place(&self) -> usize {
         let mut places = locked(&self.places);
         let free = places.iter().position(|&is_taken| !is_taken);
@@ -172,14 +172,14 @@ impl Process {
         place
     }
 
-    /// A thread ends, and gives way to another.
+    /// Frees the place of a thread that ends.
     pub fn leave_place(&self, place: usize) {
         if let Some(is_taken) = locked(&self.places).get_mut(place) {
             *is_taken = false;
         }
     }
 
-    /// A guest's CPU makes its first step that is traced.
+    /// Adds a guest's CPU at its first traced step.
     pub fn vcpu(&self, number: u32) -> NewThread {
         let time = self.lockstep.begin();
         NewThread {
@@ -193,15 +193,15 @@ impl Process {
         }
     }
 
-    /// A thread is being created at this virtual time.
-    pub fn birth(&self, started_by: u64, ends_at: u64, time: u64) -> u32 {
-        let birth = self.new_birth(started_by, ends_at, time);
-        let number = birth.number;
-        locked(&self.births).push(birth);
+    /// Expects a thread that is being created at this virtual time; returns its number.
+    pub fn expect_thread(&self, started_by: u64, ends_at: u64, time: u64) -> u32 {
+        let new_thread = self.add_new_thread(started_by, ends_at, time);
+        let number = new_thread.number;
+        locked(&self.new_threads).push(new_thread);
         number
     }
 
-    fn new_birth(&self, started_by: u64, ends_at: u64, time: u64) -> NewThread {
+    fn add_new_thread(&self, started_by: u64, ends_at: u64, time: u64) -> NewThread {
         let number = self.threads_created.fetch_add(1, Relaxed);
         let place = self.take_place();
         NewThread {
@@ -215,73 +215,89 @@ impl Process {
         }
     }
 
-    /// The thread of that number has this thread id: its creator was told so.
+    /// Sets the id of the thread with that number, which its creator's system call has returned.
     pub fn is_thread(&self, number: u32, tid: u32) {
-        let mut births = locked(&self.births);
-        let birth = births.iter_mut().find(|birth| birth.number == number);
-        if let Some(birth) = birth {
-            birth.tid = Some(tid);
+        let mut new_threads = locked(&self.new_threads);
+        let new_thread = new_threads
+            .iter_mut()
+            .find(|new_thread| new_thread.number == number);
+        if let Some(new_thread) = new_thread {
+            new_thread.tid = Some(tid);
         }
-        self.told.notify_all();
+        self.creator_returned.notify_all();
     }
 
-    /// What is known of the calling thread, which has made its first step. It may be ahead of its
-    /// creator, which alone can tell it from others that are created at the same time.
-    pub fn born(&self) -> NewThread {
+    /// Finds the calling thread, at its first step, among the expected ones. Several may be created at the same time, and only
+    /// a creator's system call tells which thread it made, so this may wait for such a call to return.
+    pub fn take_new_thread(&self) -> NewThread {
         let tid = Some(system::thread_id());
-        let mut births = locked(&self.births);
+        let mut new_threads = locked(&self.new_threads);
         loop {
-            if let Some(place) = births.iter().position(|birth| birth.tid == tid) {
-                return births.remove(place);
+            if let Some(place) = new_threads
+                .iter()
+                .position(|new_thread| new_thread.tid == tid)
+            {
+                return new_threads.remove(place);
             }
-            if births.iter().all(|birth| birth.tid.is_some()) {
-                // A process's first thread, or one that came out of nowhere.
-                return self.new_birth(0, 0, 0);
+            if new_threads
+                .iter()
+                .all(|new_thread| new_thread.tid.is_some())
+            {
+                // A process's first thread, or one whose creation was not seen.
+                return self.add_new_thread(0, 0, 0);
             }
-            let told = self.told.wait(births);
-            births = told.unwrap_or_else(PoisonError::into_inner);
+            let woken = self.creator_returned.wait(new_threads);
+            new_threads = woken.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// The thread could not be created.
-    pub fn unborn(&self, number: u32) {
-        let mut births = locked(&self.births);
-        if let Some(place) = births.iter().position(|birth| birth.number == number) {
-            let birth = births.remove(place);
-            drop(births);
-            self.told.notify_all();
-            self.leave_place(birth.place);
-            self.lockstep.remove(birth.member, birth.time);
+    /// Forgets an expected thread that could not be created.
+    pub fn forget_new_thread(&self, number: u32) {
+        let mut new_threads = locked(&self.new_threads);
+        if let Some(place) = new_threads
+            .iter()
+            .position(|new_thread| new_thread.number == number)
+        {
+            let new_thread = new_threads.remove(place);
+            drop(new_threads);
+            self.creator_returned.notify_all();
+            self.leave_place(new_thread.place);
+            self.lockstep.remove(new_thread.member, new_thread.time);
         }
     }
 
-    /// Adds a thread's counters, which begin anew.
+    /// Adds a thread's counters to the totals, and sets them to 0.
     pub fn count(&self, counters: &mut [u64; COUNTERS]) {
         locked(&self.totals).add(counters);
     }
 
-    /// Should it be killed, its totals will not be known.
+    /// Drops the file with the totals: they will be unknown if the process is killed.
     pub fn loses_totals(&self) {
         locked(&self.totals).close();
     }
 
-    /// Memory is not what it was: the next touch of each page is a first one.
+    /// Forgets pages whose memory was unmapped or replaced: their next touch counts as the first.
     pub fn unmapped(&self, bytes: Range<u64>) {
         let page_bytes = u64::from(self.setup.page_bytes);
         let pages = bytes.start / page_bytes..bytes.end.div_ceil(page_bytes);
-        // TLBs first: whoever still has the page there would not notice that it is new.
+        // The unmapping is published first: a thread that still has the page in its TLB would not notice that the page is new.
         self.unmappings.add(pages.clone());
         self.touched.forget(pages);
     }
 
-    /// The end.
+    /// Writes the end of the process.
     pub fn finish(&self, thread: u32, virtual_time: u64) {
-        self.tell_counters(thread, virtual_time, None);
+        self.write_counters(thread, virtual_time, None);
         locked(&self.totals).close();
     }
 
-    /// Writes the totals of threads that ended, and of one that has not.
-    pub fn tell_counters(&self, thread: u32, virtual_time: u64, running: Option<&[u64; COUNTERS]>) {
+    /// Writes the totals of threads that have ended and, in `running`, of one that has not.
+    pub fn write_counters(
+        &self,
+        thread: u32,
+        virtual_time: u64,
+        running: Option<&[u64; COUNTERS]>,
+    ) {
         if let Some(serial) = &self.serial {
             serial.flush();
         }
@@ -307,28 +323,37 @@ pub(crate) mod tests {
          l2 4096 2\ntlb 8 8 0\ncpu_nodes 0\nthread_cpus 0\nquantum 1000\n";
 
     #[test]
-    fn of_two_that_are_created_at_once_each_is_the_one_it_was_asked_for() {
-        let folder = std::env::temp_dir().join(format!("nearpage-births-{}", std::process::id()));
+    fn two_threads_created_at_once_get_their_own_numbers() {
+        let folder =
+            std::env::temp_dir().join(format!("nearpage-new_threads-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("TMPDIR can be written to");
         let setup = Setup::parse(SETUP).expect("it is right");
         let process = &Process::new(setup, &folder, 0).expect("TMPDIR can be written to");
-        assert_eq!(process.born().number, 0, "nobody was asked for it");
+        assert_eq!(
+            process.take_new_thread().number,
+            0,
+            "nobody was asked for it"
+        );
         let [first, second, failed] =
-            [0x100, 0x200, 0x300].map(|ends_at| process.birth(1, ends_at, 5));
+            [0x100, 0x200, 0x300].map(|ends_at| process.expect_thread(1, ends_at, 5));
         thread::scope(|scope| {
             let (tell, hear) = channel();
             let child = scope.spawn(move || {
                 tell.send(system::thread_id()).expect("it is heard");
-                process.born().ends_at
+                process.take_new_thread().ends_at
             });
             let tid = hear.recv().expect("it is told");
             process.is_thread(second, tid);
             assert_eq!(child.join().ok(), Some(0x200));
-            process.unborn(failed);
+            process.forget_new_thread(failed);
             process.is_thread(first, system::thread_id());
-            assert_eq!(process.born().ends_at, 0x100);
+            assert_eq!(process.take_new_thread().ends_at, 0x100);
         });
-        assert_eq!(process.born().number, 4, "nobody was asked for it either");
+        assert_eq!(
+            process.take_new_thread().number,
+            4,
+            "nobody was asked for it either"
+        );
         std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 
@@ -342,12 +367,12 @@ pub(crate) mod tests {
         );
         let setup = Setup::parse(setup.leak()).expect("it is right");
         let process = &Process::new(setup, &folder, 0).expect("TMPDIR can be written to");
-        let cpu = |birth: &NewThread| process.cpu_of(birth.place);
-        let [main, first, second] = [0; 3].map(|_| process.new_birth(0, 0, 0));
+        let cpu = |new_thread: &NewThread| process.cpu_of(new_thread.place);
+        let [main, first, second] = [0; 3].map(|_| process.add_new_thread(0, 0, 0));
         assert_eq!([cpu(&main), cpu(&first), cpu(&second)], [2, 1, 0]);
         process.leave_place(first.place);
         process.leave_place(second.place);
-        let [next, last] = [0; 2].map(|_| process.new_birth(0, 0, 0));
+        let [next, last] = [0; 2].map(|_| process.add_new_thread(0, 0, 0));
         assert_eq!([next.number, last.number], [3, 4]);
         assert_eq!([cpu(&next), cpu(&last)], [1, 0]);
         std::fs::remove_dir_all(&folder).expect("it is ours");

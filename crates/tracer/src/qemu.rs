@@ -2,10 +2,10 @@
 //! version 1) and 9.0 (version 2); 10.0 (version 4) loads plugins from version 2 on.
 //!
 //! One binary serves all. What QEMU asks a plugin for is a variable with the version; its
-//! constructor, which runs before QEMU reads it, sets it to 2 where QEMU has `qemu_plugin_num_vcpus`
-//! (version 2 brought it, in place of `qemu_plugin_n_vcpus`). What differs otherwise (inline
-//! counters, and from version 3 on `qemu_plugin_insn_data`) is not used. Functions are looked up
-//! when the plugin is installed, so that one that is missing is a message, and tests need no QEMU.
+//! constructor, which runs before QEMU reads it, sets it to 2 if QEMU has `qemu_plugin_num_vcpus`,
+//! which replaced `qemu_plugin_n_vcpus` in version 2. The other differences (inline
+//! counters, and from version 3 on `qemu_plugin_insn_data`) concern functions that are not used. Functions are looked up
+//! when the plugin is installed: a missing one gives a message, and tests need no QEMU.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::error::StartError;
 use crate::system;
 
-/// Plugin's number.
+/// QEMU's number of the plugin.
 pub type Id = u64;
 /// A translation block while it is translated.
 #[repr(C)]
 pub struct Block([u8; 0]);
-/// An instruction of one.
+/// An instruction of a block.
 #[repr(C)]
 pub struct Instruction([u8; 0]);
 
-/// Which API version this plugin says it is for.
+/// The API version for which this plugin says it is made.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 pub static mut qemu_plugin_version: c_int = 1;
@@ -39,38 +39,38 @@ extern "C" fn choose_version() {
     }
 }
 
-/// Has QEMU version 2 of the interface, or a later one?
+/// Does QEMU have version 2 of the interface, or a later one?
 pub fn is_newer() -> bool {
     system::symbol(c"qemu_plugin_num_vcpus").is_some()
 }
 
-/// What QEMU tells of itself.
+/// What QEMU tells plugins of itself.
 #[repr(C)]
 pub struct Info {
     /// Name of the guest's architecture.
     pub target_name: *const c_char,
     version: [c_int; 2],
-    /// A whole machine rather than a program.
+    /// QEMU emulates a whole machine rather than a program.
     pub system_emulation: bool,
 }
 
-/// On a call: the registers are not looked at.
+/// A callback does not read registers.
 pub const NO_REGISTERS: c_int = 0;
-/// Callback for reads and writes. (QEMU 7.2 gets it wrong when asked for one of them: reads come as
+/// A callback is for reads and writes. (If asked for one of them, QEMU 7.2 reports reads as
 /// writes, and writes twice.)
 pub const ALL_ACCESSES: c_int = 3;
 
-/// What QEMU says of an access: how many bytes, and whether it writes.
+/// QEMU's description of an access: its size, and whether it writes.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct AccessKind(pub u32);
 
-/// The bit of [`AccessKind`] that says that it writes.
+/// The bit of [`AccessKind`] that is set for writes.
 #[derive(Clone, Copy)]
 pub struct StoreBit(u32);
 
 impl StoreBit {
-    /// What QEMU said; QEMU 7.2's until it is asked.
+    /// The bit that [`find`] found; before that, QEMU 7.2's.
     #[inline]
     pub fn known() -> Self {
         Self(STORE_BIT.load(Relaxed))
@@ -81,7 +81,7 @@ static STORE_BIT: AtomicU32 = AtomicU32::new(1 << 17);
 static QEMU: OnceLock<Interface> = OnceLock::new();
 
 impl AccessKind {
-    /// A read and a write of a byte, in QEMU 7.2.
+    /// A read and a write of a byte, as QEMU 7.2 describes them.
     pub const LOAD_AND_STORE: [Self; 2] = [Self(1 << 16), Self(1 << 17)];
 
     /// Does it write?
@@ -103,18 +103,18 @@ pub fn qemu() -> Option<&'static Interface> {
     QEMU.get()
 }
 
-/// Looks QEMU's functions up, and asks it what has to be known before the first access.
+/// Looks QEMU's functions up, and finds the bit that is set for writes.
 ///
 /// # Errors
-/// What QEMU lacks, or does not know.
+/// A function that QEMU lacks, or kinds of access that it does not tell apart.
 pub fn find() -> Result<&'static Interface, StartError> {
     let qemu = Interface::find().map_err(StartError::NoFunction)?;
     STORE_BIT.store(store_bit(&qemu)?, Relaxed);
     Ok(QEMU.get_or_init(|| qemu))
 }
 
-/// The bit of an access's kind that says that it writes. QEMU has a function to ask, which looks at
-/// nothing else: too slow for each access.
+/// Finds the bit that is set for writes. QEMU has a function that tests this bit, but to call it for each access would be
+/// too slow.
 fn store_bit(qemu: &Interface) -> Result<u32, StartError> {
     let mut bits = (0..u32::BITS)
         .map(|bit| 1 << bit)
@@ -134,14 +134,14 @@ pub type TranslationCallback = unsafe extern "C" fn(Id, *mut Block);
 pub type BlockCallback = unsafe extern "C" fn(c_uint, *mut c_void);
 /// An access has been made: CPU, kind, guest address.
 pub type MemoryCallback = unsafe extern "C" fn(c_uint, AccessKind, u64, *mut c_void);
-/// A system call: CPU, number, arguments.
+/// A system call begins: CPU, number, arguments.
 pub type SyscallCallback =
     unsafe extern "C" fn(Id, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
-/// Its return: CPU, number, result.
+/// A system call returns: CPU, number, result.
 pub type SyscallReturnCallback = unsafe extern "C" fn(Id, c_uint, i64, i64);
-/// All callbacks were taken back, and no CPU runs.
+/// All callbacks have been removed, and no CPU runs.
 pub type ResetCallback = unsafe extern "C" fn(Id);
-/// The end.
+/// QEMU ends.
 pub type ExitCallback = unsafe extern "C" fn(Id, *mut c_void);
 
 macro_rules! interface {
@@ -219,7 +219,7 @@ interface! {
     fn count() -> u64;
 }
 
-/// What QEMU tells of the place of an access.
+/// QEMU's description of the place of an access.
 #[repr(C)]
 pub struct HostAddress([u8; 0]);
 

@@ -1,15 +1,15 @@
-//! The log of `serial 1`: everything that the caches and TLBs were asked, in the order in which they
-//! were. Tests count it again with other code.
+//! The log of `serial 1`: all references to caches and TLBs, in their order. Tests compute the counters from it with other
+//! code.
 //!
-//! `serial-PID-START.log`, entries of 24 bytes, little-endian: `u8` what ([`Step`]), `u8` 0, `u16` CPU position, `u32` thread, `u64` address, `u64`
-//! instruction (of Flush, the first page beyond).
+//! `serial-PID-START.log` has entries of 24 bytes, little-endian: `u8` kind ([`Step`]), `u8` 0, `u16` CPU position, `u32`
+//! thread, `u64` address, `u64` instruction. A Flush has its first page, and the page after its last, instead of these two.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
@@ -23,14 +23,14 @@ pub enum Step {
     Flush = 3,
 }
 
-/// The log, and the lock that makes references follow each other.
+/// The log, and the lock that puts references in order.
 pub struct SerialLog {
     turn: Mutex<()>,
     file: Mutex<BufWriter<File>>,
 }
 
 impl SerialLog {
-    /// Begins one.
+    /// Makes the file.
     ///
     /// # Errors
     /// The folder can't be written to.
@@ -42,12 +42,12 @@ impl SerialLog {
         })
     }
 
-    /// Nobody else makes a reference meanwhile.
+    /// Locks the log, so that no other thread makes a reference meanwhile.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an entry; a failing disk is noticed by the test.
+    /// Adds an entry. Errors are ignored: the test notices missing entries.
     pub fn add(&self, step: Step, cpu: usize, thread: u32, words: [u64; 2]) {
         let mut entry = [0; 24];
         let parts: [&[u8]; 6] = [

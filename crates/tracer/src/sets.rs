@@ -8,7 +8,7 @@ pub struct Sets<T> {
 }
 
 impl<T: Default> Sets<T> {
-    /// `sets` is rounded up to a power of two.
+    /// Makes `sets` sets, rounded up to a power of two.
     pub fn new(sets: u64, ways: usize) -> Self {
         let sets = sets.next_power_of_two();
         Self {
@@ -18,7 +18,7 @@ impl<T: Default> Sets<T> {
         }
     }
 
-    /// Entries of the set of that number, modulo the number of sets.
+    /// Entries of the set `number`, modulo the number of sets.
     #[inline]
     pub fn of(&self, number: u64) -> &[T] {
         let first = (number & self.mask) as usize * self.ways;
@@ -26,7 +26,7 @@ impl<T: Default> Sets<T> {
         unsafe { self.entries.get_unchecked(first..first + self.ways) }
     }
 
-    /// The entries of a set where there are exactly `N`: the compiler then has nothing to count.
+    /// The entries of a set, if they are exactly `N`: the compiler then knows their number.
     #[inline]
     pub fn exactly<const N: usize>(&self, number: u64) -> Option<&[T; N]> {
         if self.ways != N {
@@ -37,7 +37,7 @@ impl<T: Default> Sets<T> {
         Some(unsafe { &*self.entries.as_ptr().add(first).cast() })
     }
 
-    /// Where they are.
+    /// Where the host has the sets, for prefetching.
     pub fn place(&self) -> Place {
         Place::new(&self.entries, self.mask, self.ways)
     }
@@ -54,7 +54,7 @@ impl<T: Default> Sets<T> {
     }
 }
 
-/// Where the sets of a structure are, for whoever wants the host to fetch them early.
+/// Where the host has the sets of a structure, so that they can be prefetched.
 #[derive(Clone, Copy)]
 pub struct Place {
     first: u64,
@@ -63,7 +63,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Sets of so many entries each.
+    /// The place of sets with `ways` entries each.
     pub fn new<T>(entries: &[T], set_mask: u64, ways: usize) -> Self {
         Self {
             first: entries.as_ptr().addr() as u64,
@@ -72,8 +72,8 @@ impl Place {
         }
     }
 
-    /// The same, or for `wanted` false a place where all lines are in the first set: asking for that
-    /// again and again costs next to nothing, and no branch.
+    /// The same place, or if not `wanted` a place with the first set alone: to prefetch that one again and again costs next
+    /// to nothing, and needs no branch.
     pub fn if_wanted(self, wanted: bool) -> Self {
         Self {
             set_mask: if wanted { self.set_mask } else { 0 },
@@ -81,16 +81,15 @@ impl Place {
         }
     }
 
-    /// Asks the host for the beginning of the set of that number, modulo the number of sets, to be
-    /// written.
+    /// Prefetches the beginning of the set `number`, modulo the number of sets, for writing.
     #[inline]
     pub fn expect(&self, number: u64) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::asm;
             let set = self.first + (number & self.set_mask) * self.set_bytes;
-            // The intrinsic asks for reading where the compiler is not told that processors know
-            // better; those that don't take this for nothing.
+            // The intrinsic prefetches for reading, unless the compiler is told that the processor has this instruction.
+            // Processors without it treat it as a no-op.
             // SAFETY: a prefetch reads and writes nothing that a program can see.
             unsafe { asm!("prefetchw [{}]", in(reg) set, options(nostack, preserves_flags)) };
         }

@@ -1,4 +1,4 @@
-//! The few calls of the C library that Rust's has no name for.
+//! Functions of the C library that Rust's standard library does not offer.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void};
 use std::fs::File;
@@ -46,8 +46,8 @@ pub fn thread_id() -> u32 {
     (unsafe { gettid() }) as u32
 }
 
-/// The same file under a descriptor that programs don't expect to be free, closed on `exec`; or the
-/// same descriptor where there is none.
+/// The same file under a high descriptor, which programs don't expect to be free, closed on `exec`. If there is none, the
+/// same descriptor.
 pub fn out_of_the_way(file: File) -> File {
     const F_DUPFD_CLOEXEC: c_int = 1030;
     for at_least in [1000, 200] {
@@ -61,14 +61,14 @@ pub fn out_of_the_way(file: File) -> File {
     file
 }
 
-/// Address of a function or variable of the program that loaded us.
+/// Address of a function or variable of the program that loaded this plugin.
 pub fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is terminated; a null handle is the search of all that is loaded.
     let address = unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
     (!address.is_null()).then_some(address)
 }
 
-/// Refuses to make a file this long where that is beyond the file size limit: trying would be a SIGXFSZ,
+/// Fails if a file of this length would exceed the file size limit: making it would send a SIGXFSZ,
 /// which ends the program.
 ///
 /// # Errors
@@ -85,8 +85,7 @@ pub fn refuse_beyond_limit(bytes: u64) -> std::io::Result<()> {
     }
 }
 
-/// Memory of whole pages, and of a file where there is one: what is written to it then outlives the
-/// process.
+/// Mapped memory. If it maps a file, its contents outlive the process.
 pub struct Memory {
     start: NonNull<u8>,
     bytes: usize,
@@ -96,7 +95,7 @@ pub struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// Zeros; the file's, which becomes that long, or nobody's. `None`: there is no room.
+    /// Maps zeros: of a file, which gets this length, or anonymous memory. `None` if there is no room.
     pub fn new(file: Option<&File>, bytes: usize) -> Option<Self> {
         const READ_WRITE: c_int = 3;
         const SHARED: c_int = 1;
@@ -108,7 +107,7 @@ impl Memory {
         };
         if file.is_some() {
             refuse_beyond_limit(bytes as u64).ok()?;
-            // A store where the disk has no room is a signal.
+            // If the disk had no room, a store would end the program by a signal.
             // SAFETY: it concerns the file alone.
             if unsafe { posix_fallocate(descriptor, 0, bytes as c_long) } != 0 {
                 return None;
@@ -129,14 +128,14 @@ impl Memory {
         Some(Self { start, bytes })
     }
 
-    /// Its words, for as long as the process lives.
+    /// Its words; the memory stays mapped as long as the process lives.
     pub fn into_words(self) -> &'static [AtomicU32] {
         let memory = ManuallyDrop::new(self);
         // SAFETY: it is mapped at a page's begin, and stays so.
         unsafe { std::slice::from_raw_parts(memory.start.as_ptr().cast(), memory.bytes / 4) }
     }
 
-    /// Writes a word, after all that was written before. `offset`: a multiple of 8.
+    /// Writes a word at `offset`, a multiple of 8, with release order.
     #[inline]
     pub fn publish(&mut self, offset: usize, word: u64) {
         if offset.is_multiple_of(8) && offset + 8 <= self.bytes {
@@ -172,14 +171,14 @@ impl Drop for Memory {
     }
 }
 
-/// Words of a file, which becomes that long, that all who map it see change. They stay mapped.
+/// Maps a file, which gets this length, as words that all its users share. They stay mapped.
 pub fn shared_words(file: &File, count: usize) -> Option<&'static [AtomicU64]> {
     let memory = ManuallyDrop::new(Memory::new(Some(file), count * size_of::<AtomicU64>())?);
     // SAFETY: it is mapped for good, from a page's beginning, and nobody changes it but atomically.
     Some(unsafe { std::slice::from_raw_parts(memory.start.as_ptr().cast(), count) })
 }
 
-/// Is it open for writing?
+/// Is the descriptor open for writing?
 pub fn may_write(descriptor: c_int) -> bool {
     const F_GETFL: c_int = 3;
     const ACCESS: c_int = 3;
@@ -195,7 +194,7 @@ pub fn may_run(path: &CStr) -> bool {
     (unsafe { access(path.as_ptr(), EXECUTE) }) == 0
 }
 
-/// Runs another program in this process's place; returns if that fails.
+/// Executes another program in place of this one; returns if that fails.
 pub fn run_instead(path: &CStr, arguments: &[CString], environment: &[CString]) {
     let pointers = |words: &[CString]| -> Vec<*const c_char> {
         let ends = std::iter::once(std::ptr::null());

@@ -1,8 +1,7 @@
 //! One thread of the program: its references through its CPU's caches, and its stream of records.
 //!
-//! Instructions are counted block by block when a block begins to run; of a thread that leaves one
-//! early through a fault, the rest of that block counts too. Blocks are fetched line by line, before
-//! the accesses of their instructions.
+//! Instructions are counted when their block begins to run. If a fault ends a block early, all its instructions
+//! count nevertheless. Blocks are fetched line by line, before the accesses of their instructions.
 
 mod code;
 mod references;
@@ -26,138 +25,138 @@ use code::{ADDRESS_BITS, UPPER_HALF};
 pub use code::{Code, PlacedRun, Run};
 use stored_pages::StoredPages;
 
-/// What QEMU told and the caches have not seen yet: an access, or a block ([`Run`]).
+/// An access or a block ([`Run`]) that QEMU has reported and that has not gone through the caches yet.
 #[derive(Clone, Copy, Default)]
 struct Pending {
     address: u64,
     code: Code,
-    /// Of a guest's block, not 0 if it is the kernel's.
+    /// The access's kind. For a guest's block, not 0 if the block is the kernel's.
     kind: AccessKind,
     /// Page of a guest's memory.
     frame: u32,
 }
 
-/// How many are noted until they go through the caches together. A thread is that much late with
-/// what it does to others, far less than a quantum.
+/// How many events are noted before they go through the caches together. The effects on other threads are late by that
+/// much, which is far less than a quantum.
 const PENDING: usize = 64;
 
-/// What is left to do for an event.
+/// What the caller has to do after noting an event.
 #[must_use]
 pub(crate) enum NoteOutcome {
-    /// Nothing: it is noted.
+    /// Nothing: the event is noted.
     Done,
-    /// [`Thread::catch_up`]: it is noted, and there is no room for another.
+    /// Call [`Thread::catch_up`]: the event is noted, and no other has room.
     Full,
-    /// It is not noted: the thread's turn is over, or pages were unmapped.
+    /// Pause, then note it again: the thread's turn is over, or pages were unmapped.
     MustPause,
 }
 
-/// A thread. Only the host thread that runs it uses it, but for the end of the process.
+/// A thread. Only the host thread that runs it uses it, except at the end of the process.
 #[repr(C)]
 pub struct Thread {
     pending_count: usize,
-    /// Instructions with the running block.
+    /// Instructions so far, including all of the running block.
     instructions: u64,
     /// Instructions at which its turn ends.
     stop: u64,
-    /// Of the directory and its CPU's L2: what its next misses take.
+    /// The sets of the directory and of its CPU's L2, which misses will use: they are prefetched.
     expected: [Place; 2],
     line_shift: u32,
     /// References that have not gone through the caches yet.
     pending: [Pending; PENDING],
     cpu: &'static Cpu,
-    /// What it is part of.
+    /// Its process.
     pub process: &'static Process,
     line_mask: u64,
     page_shift: u32,
     store_bit: StoreBit,
-    /// The latest access; an access to what follows it, by the same instruction, goes on with it.
+    /// The latest access. An access by the same instruction, to the bytes after it, is part of it.
     last_code: u64,
     last_address: u64,
     /// Data accesses and fetched lines.
     references: u64,
     next_sample: u64,
-    /// From which reference on each has to be looked at closely.
+    /// Number of the reference from which on each takes the slow path.
     close_from: u64,
-    /// The latest block, if all its lines were the most recent of their sets, and how many lines
-    /// others had taken from the fetch cache then.
+    /// The latest block, if all its lines were the most recent of their sets, and the number of lines that other CPUs had
+    /// invalidated in the fetch cache then.
     same_run: (u64, u64),
     stores: u64,
     fetched_lines: u64,
-    /// Misses when they went there last.
+    /// Misses before the latest events went through the caches.
     misses_before: u64,
-    /// Instructions of what went through the caches, before the latest block and with it.
+    /// Instructions of the blocks that went through the caches, without the latest block and with it.
     base: u64,
     caught_up: u64,
-    /// End of the turn in which the threads created earlier have had theirs, and how often a
-    /// thread had joined in by then: one that does so afterwards is before this one.
+    /// End of the turn in which the threads created earlier have had their turns, and how often a
+    /// blocked thread had joined by then: a thread that joins later goes first.
     first_until: (u64, u64),
-    /// It took something from another CPU in its turn.
+    /// It took a line from another CPU in its turn.
     took: bool,
-    /// Virtual time − instructions.
+    /// Virtual time minus instructions.
     ahead: u64,
     position: usize,
-    /// To which CPUs it is to move, and when in virtual time; the next one is the last.
+    /// The virtual times at which it moves to other CPUs, and these CPUs, in reverse order.
     moves: Vec<(u64, usize)>,
     random: u64,
-    /// What became of the latest miss.
+    /// How the latest miss was served.
     outcome: Outcome,
     /// Stores and misses at the beginning of its turn.
     turn_began_with: (u64, u64),
     stream: Stream,
-    /// What it counted, as far as [`Self::flush`] brought it.
+    /// Its counters, as of the latest [`Self::flush`].
     pub counters: [u64; COUNTERS],
     /// Order of creation.
     pub number: u32,
     /// See [`NewThread::place`].
     pub place: usize,
-    /// In the lockstep.
+    /// Its number in the lockstep.
     pub member: Member,
-    /// Address woken when it ends.
+    /// Address of the futex that is woken when it ends.
     pub ends_at: u64,
-    /// The system call that it is in: what its return means.
+    /// What to do when its system call returns.
     pub call: crate::calls::Call,
-    /// It is in one.
+    /// It is in a system call.
     pub calls: Arc<AtomicBool>,
-    /// Of a guest's CPU: it waits for an interrupt, or has and has not gone on.
+    /// A guest's CPU waits for an interrupt, or has not gone on after one.
     idle: bool,
-    /// What the preload library does for itself.
+    /// Its nested work for the preload library.
     pub left_out: UncountedDepth,
     stored: StoredPages,
-    /// Which misses the values of its registers come from, where that is wanted.
+    /// The misses that the values of its registers come from, if dependences are traced.
     origins: Option<Box<Origins>>,
-    /// The miss that the address of the access that is looked at comes from; 0: none.
+    /// The miss that the present access's address comes from; 0: none.
     origin: u64,
 }
 
-/// Where a thread stands in what does not count.
+/// Nested work of a thread for the preload library, which does not count.
 #[derive(Default)]
 pub struct UncountedDepth {
-    /// Such stretches around it that lie in each other; 0: it counts.
+    /// Depth of nesting; 0: the thread's accesses count.
     pub depth: u32,
-    /// Blocks since the outermost began.
+    /// Blocks since the outermost work began.
     pub blocks: u32,
 }
 
 impl Thread {
-    /// The calling host thread is that new thread; it may run when this returns.
-    pub fn new(process: &'static Process, birth: &NewThread) -> Option<Box<Self>> {
-        let position = process.cpu_of(birth.place);
+    /// Makes the calling host thread that new thread; returns when it may run.
+    pub fn new(process: &'static Process, new_thread: &NewThread) -> Option<Box<Self>> {
+        let position = process.cpu_of(new_thread.place);
         let moves = process.setup.thread_moves.iter();
         let mut moves: Vec<(u64, usize)> = moves
-            .filter(|step| step.thread == birth.number)
+            .filter(|step| step.thread == new_thread.number)
             .map(|step| (step.instructions, step.cpu))
             .collect();
         moves.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
-        let turn = process.lockstep.enter(birth.member);
+        let turn = process.lockstep.enter(new_thread.member);
         process.output.event(
-            birth.number,
+            new_thread.number,
             turn.time,
             &Event::ThreadStart {
-                thread: birth.number,
+                thread: new_thread.number,
                 tid: system::thread_id(),
                 cpu: position as u32,
-                started_by: birth.started_by,
+                started_by: new_thread.started_by,
                 virtual_time: turn.time,
                 start_routine: 0,
             },
@@ -190,17 +189,17 @@ impl Thread {
             ahead: turn.time,
             position,
             moves,
-            random: u64::from(birth.number) << 32 | 0x2545_f491,
+            random: u64::from(new_thread.number) << 32 | 0x2545_f491,
             outcome: Outcome::default(),
             turn_began_with: (0, 0),
-            stream: Stream::new(&process.output, birth.number, turn.time)?,
+            stream: Stream::new(&process.output, new_thread.number, turn.time)?,
             counters: [0; COUNTERS],
-            number: birth.number,
-            place: birth.place,
-            member: birth.member,
-            ends_at: birth.ends_at,
+            number: new_thread.number,
+            place: new_thread.place,
+            member: new_thread.member,
+            ends_at: new_thread.ends_at,
             call: Default::default(),
-            calls: process.lockstep.calls(birth.member),
+            calls: process.lockstep.calls(new_thread.member),
             idle: false,
             left_out: UncountedDepth::default(),
             stored: StoredPages::new(),
@@ -237,18 +236,18 @@ impl Thread {
             .add(&self.process.output, instructions, time, record);
     }
 
-    /// Goes on at that virtual time; returns how long it had to wait.
+    /// Begins a turn; returns how much virtual time the thread has waited.
     pub fn go_on(&mut self, turn: Turn) -> u64 {
         let waited = turn.time.saturating_sub(self.time());
         self.ahead += waited;
         let moves_at = self.moves.last().map_or(u64::MAX, |(time, _)| *time);
         self.stop = turn.end.min(moves_at).saturating_sub(self.ahead);
-        // Another thread may have had the CPU.
+        // Another thread may have used the CPU's caches.
         self.same_run = (0, 0);
         waited
     }
 
-    /// Whatever comes next, it asks for its turn first.
+    /// Lets the thread ask for its turn before its next event.
     pub fn ask_again(&mut self) {
         self.stop = 0;
     }
@@ -263,7 +262,7 @@ impl Thread {
         }
     }
 
-    /// Notes that a block begins. Calls nothing.
+    /// Notes that a block begins, without calling any other function.
     #[inline]
     pub(crate) fn note_block(&mut self, run: Run) -> NoteOutcome {
         if self.instructions >= self.stop
@@ -309,7 +308,7 @@ impl Thread {
         });
     }
 
-    /// An access of a guest was made.
+    /// A guest has accessed memory.
     #[inline]
     pub fn placed_access(&mut self, address: u64, frame: u32, code: Code, kind: AccessKind) {
         self.later(Pending {
@@ -320,14 +319,14 @@ impl Thread {
         });
     }
 
-    /// A guest's CPU waits for an interrupt. It must not wait here: the emulator's lock is held.
+    /// A guest's CPU begins to wait for an interrupt. This must not block: the emulator's lock is held.
     pub fn idles(&mut self) {
         self.idle = true;
         self.ask_again();
         self.process.lockstep.block(self.member, self.time());
     }
 
-    /// It goes on.
+    /// A guest's CPU goes on after an interrupt.
     fn wakes(&mut self) {
         let turn = self.process.lockstep.unblock(self.member, None);
         self.catch_up();
@@ -339,7 +338,7 @@ impl Thread {
         });
     }
 
-    /// An access was made.
+    /// The thread has accessed memory.
     #[inline]
     pub fn access(&mut self, address: u64, code: Code, kind: AccessKind) {
         if let NoteOutcome::Full = self.note_access(address, code, kind) {
@@ -347,7 +346,7 @@ impl Thread {
         }
     }
 
-    /// Notes that an access was made. Calls nothing.
+    /// Notes an access, without calling any other function.
     #[inline]
     pub(crate) fn note_access(
         &mut self,
@@ -355,7 +354,7 @@ impl Thread {
         code: Code,
         kind: AccessKind,
     ) -> NoteOutcome {
-        // The host has the time until this goes through the caches to fetch what a miss takes.
+        // The host can fetch the sets that a miss uses before the access goes through the caches.
         let line = address >> self.line_shift;
         self.expected.iter().for_each(|place| place.expect(line));
         self.note(Pending {
@@ -373,8 +372,8 @@ impl Thread {
         }
     }
 
-    /// The host is still waiting for the program's own accesses meanwhile, and sees no further than
-    /// some hundred instructions: the fewer these are, the more of the program's misses overlap.
+    /// The host executes some hundred instructions ahead while it waits for the program's own misses. The fewer of them are
+    /// spent here, the more of these misses overlap.
     #[inline]
     fn note(&mut self, pending: Pending) -> NoteOutcome {
         let count = self.pending_count;
@@ -397,7 +396,7 @@ impl Thread {
             };
             return;
         }
-        // Half the period to one and a half: no loop is in step with it.
+        // Drawn between half the period and one and a half, so that no loop is in step with the samples.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -411,7 +410,7 @@ impl Thread {
         self.counters[Counter::DataL1Misses as usize] + self.counters[Counter::Upgrades as usize]
     }
 
-    /// Writes what is in memory and hands its counters over; it may go on.
+    /// Writes the records in memory and adds its counters to the totals. The thread may go on.
     pub fn flush(&mut self) {
         self.catch_up();
         let time = self.time();

@@ -1,4 +1,4 @@
-//! Translation look-aside buffers: set-associative, least recently used goes first.
+//! Translation look-aside buffers: set-associative, with the least recently used entry evicted first.
 //!
 //! One host thread at a time runs a CPU's thread, so nothing here is contended; atomics are used as
 //! plain memory.
@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nearpage_wire::tracer_setup;
 
-/// A TLB. Pages are numbers; in tables, 0 is none and n + 1 is n.
+/// A TLB. Pages are numbers; tables store n + 1 for number n, and 0 for none.
 pub struct Tlb {
     set_mask: u64,
     ways: usize,
     entries: Box<[Entry]>,
-    /// Entries of each set, a ring in the order of [`Entry::queued`]: whoever is at its head has been
-    /// used since it was put in its place, and belongs further back, or is the oldest.
+    /// Entries of each set, as a ring in the order of [`Entry::queued`]. The entry at its head either is the oldest, or has
+    /// been used since it was put there and belongs further back.
     rings: Box<[AtomicU32]>,
     /// Where each set's ring begins.
     heads: Box<[AtomicU32]>,
-    /// The first entry of those whose pages have the same hash, + 1. Four times as many as entries.
+    /// For each hash, the first entry whose page has it, + 1. There are four times as many hashes as entries.
     chains: Box<[AtomicU32]>,
     chains_shift: u32,
-    /// Where a page was when it was used last, by its hash: page + 1 above [`ENTRY_BITS`], entry
+    /// For each short hash, the page with it that was used last, and its entry: page + 1 above [`ENTRY_BITS`], entry
     /// below.
     latest: [AtomicU64; LATEST],
     clock: AtomicU64,
@@ -34,7 +34,7 @@ struct Entry {
     page: AtomicU64,
     /// When it was used last.
     used: AtomicU64,
-    /// When it had been used last when it was put in its place in the ring.
+    /// Its time of last use when it was put in its place in the ring.
     queued: AtomicU64,
     /// The next one in its chain, + 1.
     next: AtomicU32,
@@ -45,7 +45,7 @@ fn numbers(count: usize, number: impl Fn(usize) -> u32) -> Box<[AtomicU32]> {
 }
 
 impl Tlb {
-    /// An empty one.
+    /// An empty TLB.
     pub fn new(shape: &tracer_setup::Tlb) -> Self {
         let sets = shape.sets() as usize;
         let ways = shape.usable_ways() as usize;
@@ -80,7 +80,7 @@ impl Tlb {
         &self.latest[hash as usize % LATEST]
     }
 
-    /// Uses the page if it is here. Is it?
+    /// Uses the page if it is here; returns whether it is.
     #[inline]
     pub fn quick(&self, page: u64) -> bool {
         let latest = self.latest(page).load(Relaxed);
@@ -123,7 +123,7 @@ impl Tlb {
         entry.used.store(now, Relaxed);
     }
 
-    /// Puts a page here that is not.
+    /// Inserts a page that is not here.
     pub fn fill(&self, page: u64) {
         let set = (page & self.set_mask) as usize;
         let first = set * self.ways;
@@ -146,7 +146,7 @@ impl Tlb {
         self.note(page, number);
         self.use_now(entry);
         entry.queued.store(entry.used.load(Relaxed), Relaxed);
-        // From the head to the end of the ring, which is the same place.
+        // The new entry moves from the ring's head to its end, which is the same place.
         head.store(self.after(at) as u32, Relaxed);
     }
 
@@ -155,8 +155,7 @@ impl Tlb {
         if at + 1 == self.ways { 0 } else { at + 1 }
     }
 
-    /// The set's entry that was not used for longest, and its place in the ring, which begins there
-    /// now.
+    /// The set's least recently used entry, and its place in the ring, where the ring's head now is.
     #[inline]
     fn oldest(&self, ring: &[AtomicU32], mut head: usize) -> Option<(u32, usize)> {
         loop {
@@ -166,7 +165,7 @@ impl Tlb {
             if used == entry.queued.load(Relaxed) {
                 return Some((number, head));
             }
-            // Back to where it belongs: behind all that were put in their places before that.
+            // The entry moves back, behind all entries that were put in their places before its last use.
             entry.queued.store(used, Relaxed);
             let mut at = head;
             head = self.after(head);
@@ -288,7 +287,7 @@ mod tests {
         }
     }
 
-    /// The same TLB, written to be read: a list for each set, the page used last in front.
+    /// A simple model of the TLB: a list for each set, with the page used last in front.
     struct Plain {
         sets: Vec<Vec<u64>>,
         ways: usize,
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_what_a_plain_one_does() {
+    fn the_tlb_agrees_with_a_simple_model() {
         for (seed, (entries, ways)) in [(8, 8), (16, 4), (56, 56), (64, 1), (12, 3)]
             .into_iter()
             .enumerate()

@@ -39,8 +39,8 @@ static TRACED: Slots = [const { AtomicPtr::new(null_mut()) }; VCPUS];
 /// The thread, while other code works for the preload library on it. Such a thread is not in
 /// [`TRACED`], so that accesses need no further check.
 static UNTRACED: Slots = [const { AtomicPtr::new(null_mut()) }; VCPUS];
-/// The CPU's host thread is in a callback of a system call. QEMU stops all other threads before a
-/// process ends, but not those.
+/// Whether the CPU's host thread is in a callback of a system call. QEMU stops all other threads before a
+/// process ends, but not these.
 static IN_CALL: [AtomicBool; VCPUS] = [const { AtomicBool::new(false) }; VCPUS];
 
 /// The right to use one emulated CPU's thread, for the time of a callback.
@@ -286,8 +286,8 @@ pub(crate) unsafe fn forget_all() {
     }
 }
 
-/// Removes all threads, which stay in memory, and passes each to `end`. Of a CPU that is in a system
-/// call's callback, `patient` says whether to wait on; its thread is left alone otherwise.
+/// Removes all threads, which stay in memory, and passes each to `end`. If a CPU is in a system call's callback, this waits
+/// for it as long as `patient` returns true, and then leaves its thread alone.
 ///
 /// # Safety
 /// No other host thread is in a callback that uses a thread or begins one, but for callbacks of

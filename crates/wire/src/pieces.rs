@@ -94,7 +94,7 @@ pub enum Pattern<'plan> {
     Interleave(&'plan [u16]),
     /// Share k of the object to the k-th node.
     Block(&'plan [u16]),
-    /// Pieces of so many bytes dealt to the nodes in order.
+    /// Pieces of a fixed size that go to the nodes in turn.
     BlockCyclic(&'plan [u16], u64),
     /// Tiles of an array of rows.
     Tiles(Tiles<'plan>),
@@ -102,7 +102,7 @@ pub enum Pattern<'plan> {
     Node(u32),
     /// Runs in ascending order, in pages of so many bytes from the page of the first byte.
     Runs(&'plan [Run], u64),
-    /// Pages in a row by weight, over and over.
+    /// Consecutive pages for each node by its weight, over and over.
     Weighted(&'plan [Weight]),
     /// The object is left alone.
     Leave,
@@ -121,13 +121,13 @@ pub struct PatternTables<'plan> {
     pub page_bytes: u64,
 }
 
-/// The part `[first, count]` of a table; none where it reaches beyond.
+/// The part `[first, count]` of a table; `None` if it reaches beyond the table.
 pub fn part<T>(table: &[T], [first, count]: [u32; 2]) -> Option<&[T]> {
     table.get(first as usize..(first as usize).checked_add(count as usize)?)
 }
 
 impl<'plan> Pattern<'plan> {
-    /// Where the objects of a rule go; none where the rule makes no sense.
+    /// Where the objects of a rule go; `None` if the rule is not sound.
     pub fn of(rule: &Rule, tables: &PatternTables<'plan>) -> Option<Self> {
         let nodes = || part(tables.nodes, rule.nodes).filter(|nodes| !nodes.is_empty());
         Some(match rule.placement {
@@ -286,7 +286,7 @@ pub struct Pieces<'plan> {
     exact: u64,
     /// Raw runs shorter than this join the one before them.
     run_bytes_min: u64,
-    /// Weighted patterns deal so many times their weights' pages in a row.
+    /// Weighted patterns use rows this many times as long as their weights.
     scale: u64,
 }
 
@@ -385,7 +385,7 @@ impl<'plan> Pieces<'plan> {
             .count() as u64
     }
 
-    /// Where raw piece `index` ends, rounded; none where no further piece follows.
+    /// The rounded end of raw piece `index`; `None` if no further piece follows.
     fn raw_end(&self, index: u64) -> Option<usize> {
         let Extent {
             address,

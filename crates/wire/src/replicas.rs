@@ -143,7 +143,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn the_table_of_copies_is_read_as_written() {
         let entry = |number: u64| Entry {
             mapped: [device(8, 1), number],
             file: [0x801, number],

@@ -103,7 +103,7 @@ fn more_samples_do_not_lower_the_confidence() {
 }
 
 #[test]
-fn what_threads_use_at_random_is_no_certain_block() {
+fn random_accesses_are_no_certain_block() {
     let is_wrong = |&seed: &u64| {
         let samples = 8 + 8 * (seed % 64);
         let found = of_kind(4, samples, seed);
@@ -123,7 +123,7 @@ fn an_object_of_one_thread_is_certain() {
 }
 
 #[test]
-fn what_too_few_samples_tell_is_not_certain() {
+fn patterns_of_few_samples_are_not_certain() {
     assert_eq!(share(&of_kind(0, 5, 1)), 0.0);
 }
 
@@ -205,7 +205,7 @@ fn the_remedy_is_as_many_samples_as_the_least_sampled_object_lacks() {
 }
 
 #[test]
-fn nobody_is_asked_to_record_hundreds_of_times_as_long() {
+fn advice_never_asks_for_hundreds_of_times_the_recorded_time() {
     let sampling = Sampling {
         seconds: 2.0,
         rate_hz: 400.0,

@@ -256,7 +256,7 @@ fn blocks_that_descend_are_segments() {
 }
 
 #[test]
-fn one_thread_and_few_samples() {
+fn one_thread_is_private_unless_samples_are_few() {
     let affinity = sample(MIB, 100, &mut Random(3), |_, _| 2);
     assert_eq!(
         find_pattern(&affinity, MIB, &team(4)),

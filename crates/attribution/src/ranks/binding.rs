@@ -1,4 +1,4 @@
-//! What the ranks of a host were bound to, and what is wrong with that.
+//! Checks what the ranks of a host were bound to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use nearpage_recording::Binding;
 
 use super::RankProfile;
 
-/// A share of a rank's accesses to memory of nodes where it has no CPUs that is worth a line.
+/// Least share of a rank's accesses to memory of nodes without its CPUs that is reported.
 const ELSEWHERE_SHARE_MIN: f64 = 0.25;
-/// Accesses whose nodes are known, so that this can be told.
+/// Least number of accesses with known nodes from which that share is computed.
 const ELSEWHERE_SAMPLES_MIN: f64 = 100.0;
 
 /// A rank, and what it was bound to.
@@ -19,11 +19,11 @@ pub struct BoundRank<'a> {
     pub rank: u32,
     /// Where it ran.
     pub host: &'a str,
-    /// What it was allowed to use; nothing of old recordings.
+    /// What it was allowed to use; `None` for old recordings.
     pub binding: Option<&'a Binding>,
     /// The host's machine.
     pub machine: &'a Machine,
-    /// What it did.
+    /// Its accesses.
     pub profile: &'a RankProfile,
 }
 
@@ -76,7 +76,7 @@ pub enum BindingFinding {
     },
 }
 
-/// A rank's lists, parsed: what others wrote and does not parse is not known.
+/// A rank's lists of CPUs and nodes, parsed. A list that does not parse counts as unknown.
 struct Parsed<'a> {
     rank: &'a BoundRank<'a>,
     cpus: CpuList,
@@ -117,7 +117,7 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// What is wrong with how these ranks were bound, host by host.
+/// Finds what is wrong with how these ranks were bound, host by host.
 pub fn audit(ranks: &[BoundRank]) -> Vec<BindingFinding> {
     let mut hosts: BTreeMap<&str, Vec<Parsed>> = BTreeMap::new();
     for rank in ranks {
@@ -150,8 +150,8 @@ fn unbound(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
     }
 }
 
-/// Who shares CPUs, and who shares cores with other CPUs. All that share with one another, directly or not, are one
-/// finding.
+/// Finds ranks that share CPUs, and ranks that share cores with other CPUs. Ranks that share with one another, directly or
+/// through other ranks, are one finding.
 fn sharing(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
     let bound: Vec<&Parsed> = ranks.iter().filter(|parsed| parsed.is_bound).collect();
     let Some(machine) = bound.first().map(|parsed| parsed.rank.machine) else {
@@ -179,7 +179,7 @@ fn sharing(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
     }
 }
 
-/// Sets of ranks that share what `unit` says their CPUs are parts of, and the CPUs of those that are shared.
+/// Sets of ranks that share units, which `unit` maps CPUs to, and the CPUs of the shared units.
 fn sharing_by(bound: &[&Parsed], unit: impl Fn(CpuId) -> CpuId) -> Vec<(Vec<u32>, CpuList)> {
     let mut users: BTreeMap<CpuId, BTreeMap<u32, Vec<CpuId>>> = BTreeMap::new();
     for parsed in bound {

@@ -1,4 +1,4 @@
-//! Bundles: what a maintainer needs from a machine that is not at hand, in one file, and what nearpage makes of it.
+//! Bundles: one file with all that a maintainer needs to know of another machine, and how nearpage behaves on that machine.
 //!
 //! ```text
 //! sys/…                  what nearpage reads of /sys, and the PMUs' events as the kernel names them
@@ -27,15 +27,15 @@ use crate::{Usage, json, terminal};
 const SYS: &str = "/sys";
 const PERF: &str = "nearpage/perf.json";
 const SYSTEM: &str = "nearpage/system.json";
-/// A bundle's bytes, at most.
+/// Most bytes of a bundle.
 const BYTES_MAX: u64 = 64 << 20;
-/// Of what the kernel says of PMUs: devices, files of each folder, and bytes of a file.
+/// Bounds of what is read about PMUs: devices, files of each folder, and bytes of a file.
 const DEVICES_MAX: usize = 256;
 const FILES_MAX: usize = 4096;
 const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Where the kernel names PMUs and their events.
 const PMUS: &str = "sys/bus/event_source/devices";
-/// What of `/proc/cpuinfo` tells the processor.
+/// Keys of `/proc/cpuinfo` that identify the processor.
 const PROCESSOR_KEYS: [&str; 9] = [
     "vendor_id",
     "cpu family",
@@ -48,10 +48,10 @@ const PROCESSOR_KEYS: [&str; 9] = [
     "CPU revision",
 ];
 
-/// Paths with their content; none for folders.
+/// Paths with their contents; `None` for folders.
 type Files = BTreeMap<String, Option<Vec<u8>>>;
 
-/// Which system it is, without its name.
+/// The bundle's system, without its name.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 struct System {
     /// Version of nearpage.
@@ -67,7 +67,7 @@ struct System {
 pub struct BundleOutput {
     /// Version of this form.
     version: u32,
-    /// The system it is of.
+    /// The system on which it was made.
     system: System,
     /// Its architecture.
     architecture: String,
@@ -88,30 +88,30 @@ struct ChoiceOutput {
     request: String,
     /// Is there a source?
     works: bool,
-    /// What is said of it.
+    /// The reason for the choice.
     line: String,
 }
 
-/// What was decoded of the records of one source.
+/// The records of one source, decoded.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SourceOutput {
     /// Its name.
     name: String,
-    /// Why there are no records; empty where there are some.
+    /// Why there are no records; empty if there are some.
     missing: String,
     /// Records.
     records: usize,
-    /// Records that are none.
+    /// Records that could not be decoded.
     malformed: usize,
     /// Samples that are accesses.
     accesses: usize,
-    /// Of these, to the data of the loop that was sampled.
+    /// Accesses among these to the data of the loop that was sampled.
     to_data: usize,
     /// Samples of computation.
     compute: usize,
-    /// Samples whose address cannot be told.
+    /// Samples whose address is unknown.
     undecoded: usize,
-    /// The median latency in cycles; null where the hardware tells none.
+    /// The median latency in cycles; null if the hardware does not measure it.
     latency_cycles: Option<u32>,
 }
 
@@ -151,7 +151,7 @@ pub fn write(file: &Path, yes: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All that a bundle has.
+/// Gathers the files of a bundle.
 fn gathered() -> anyhow::Result<Files> {
     let mut files = Machine::gather(Path::new(SYS))?;
     add_pmus(&mut files);
@@ -170,7 +170,7 @@ fn gathered() -> anyhow::Result<Files> {
     Ok(files)
 }
 
-/// The text of a file of the kernel's; empty where it cannot be read.
+/// The text of a file of the kernel's; empty if it cannot be read.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -219,7 +219,7 @@ fn add_file(files: &mut Files, path: String) {
     }
 }
 
-/// What a bundle has, for who decides whether to give it away: paths that differ in numbers alone are one line.
+/// Lists a bundle's files, for people who decide whether to share it. Paths that differ only in numbers are one line.
 fn listed(files: &Files) -> String {
     let mut kinds: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for (path, content) in files {
@@ -245,7 +245,7 @@ fn listed(files: &Files) -> String {
     text + "Samples in nearpage/perf.json are of a loop of nearpage's own; addresses in them are changed.\n"
 }
 
-/// Each run of digits is `*`, and so is an address on the PCI bus.
+/// Replaces each number, and each address on the PCI bus, by `*`.
 fn without_numbers(path: &str) -> String {
     let part = |part: &str| {
         if part.contains(':') {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bundle_is_refused_in_one_line() {
+    fn other_files_are_refused_as_bundles_in_one_line() {
         let mut files = gathered().unwrap();
         let refusal = |files: &Files| {
             let error = output(&packed(files).unwrap()).expect_err("refused");

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_counted_and_stays() {
+    fn unreadable_entries_are_counted_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let history = History::new(folder.path());
         let newer = "{\"version\":2,\"new\":true}";

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gained_is_said_where_there_is_any() {
+    fn gains_are_shown_where_there_are_any() {
         let by = |planned_ns| by_how_much([1000.0, planned_ns]);
         assert_eq!(by(1000.0), "");
         assert_eq!(by(999.6), "");

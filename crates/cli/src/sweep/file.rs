@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_sweep_is_named() {
+    fn mistakes_in_a_sweep_file_are_named() {
         for (from, to, words) in [
             ("\"migrate\"", "\"migrat\"", "no policy `migrat`"),
             (

@@ -87,7 +87,7 @@ fn requests_on_one_connection_are_answered_in_order() {
 }
 
 #[test]
-fn what_is_not_a_request_for_this_server_is_refused() {
+fn requests_for_another_server_are_refused() {
     let host = "Host: 127.0.0.1:1\r\n";
     for (sent, status) in [
         (format!("PUT / HTTP/1.1\r\n{host}\r\n"), 405),
@@ -204,7 +204,7 @@ fn strangers_that_say_nothing_more_keep_nobody_out() {
 }
 
 #[test]
-fn who_does_not_read_a_large_answer_keeps_nobody_out() {
+fn a_client_that_reads_no_answer_keeps_no_other_out() {
     let address = served();
     let request = format!("GET /large HTTP/1.1\r\nHost: {address}\r\n\r\n").repeat(60);
     let strangers: Vec<TcpStream> = (0..20)
@@ -226,7 +226,7 @@ fn an_endless_head_ends_the_connection() {
 }
 
 #[test]
-fn who_takes_too_long_over_a_head_is_let_go() {
+fn a_client_that_takes_too_long_over_a_head_is_dropped() {
     let address = served();
     let mut text = String::new();
     // The end of the connection, however it ends: a test that never ends is what it looks like where it does not.

@@ -165,7 +165,7 @@ fn a_dry_run_and_a_machine_of_one_node_move_nothing() {
 }
 
 #[test]
-fn what_makes_it_worse_is_moved_back_and_left_alone() {
+fn harmful_moves_are_undone_and_not_repeated() {
     let (mut world, mut program) = (world(), Program::new());
     let mut daemon = daemon("migrate", &world, |_| ());
     let mut stages = Vec::new();
@@ -381,7 +381,7 @@ fn a_wish_waits_until_there_is_time_for_it() {
 }
 
 #[test]
-fn what_a_process_does_not_allow_is_counted_and_not_tried() {
+fn moves_that_a_process_does_not_allow_are_counted_and_not_tried() {
     let (mut world, mut program) = (world(), Program::new());
     world.space = AddressSpace {
         allowed: "0-1,3".parse::<NodeList>().ok(),
@@ -503,7 +503,7 @@ fn report_of(daemon: &mut Daemon, program: &mut Program, world: &mut World) -> L
 }
 
 #[test]
-fn who_moves_nothing_keeps_no_other_daemon_away() {
+fn a_dry_run_keeps_no_other_daemon_away() {
     let (mut world, mut program) = (world(), Program::new());
     for dry_run in [true, false] {
         let mut daemon = daemon("migrate", &world, |settings| settings.dry_run = dry_run);

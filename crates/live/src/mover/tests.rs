@@ -121,7 +121,7 @@ fn all_pages_move_and_no_call_takes_too_long() {
 }
 
 #[test]
-fn what_will_not_move_is_counted_by_reason_and_waits_longer_each_time() {
+fn refused_pages_are_counted_by_reason_and_wait_longer_each_time() {
     let mut kernel = Fake {
         stubborn: FxHashMap::from_iter([
             (4096, -libc::EBUSY),
@@ -260,7 +260,7 @@ fn huge_pages_that_would_stall_the_program_for_too_long_stay() {
 }
 
 #[test]
-fn it_ends_in_time() {
+fn moving_ends_within_its_budget() {
     let mut kernel = Fake {
         page_ns: 1_000_000,
         ..Fake::default()

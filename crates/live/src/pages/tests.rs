@@ -63,7 +63,7 @@ fn a_process_that_ends_leaves_its_numbers_to_others() {
 }
 
 #[test]
-fn what_comes_once_does_not_drive_out_what_was_sampled_lately() {
+fn pages_sampled_once_do_not_evict_recent_ones() {
     let mut pages = HotPages::new(64);
     let all = |pages: &mut HotPages| {
         let left_out = (0..128).filter(|at| touch(pages, page(*at)).is_left_out());

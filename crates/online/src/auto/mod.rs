@@ -53,16 +53,16 @@ use super::{
 const NONE: u8 = u8::MAX;
 /// Nodes that are weighed against each other at a time.
 const LANES: usize = 4;
-/// What a page that goes back costs, in moves: the move, and as much that it lost before.
+/// Cost of a page that goes back, in moves: the move, and the same amount for its losses before.
 const BACK_MOVES: f64 = 2.0;
-/// A page's cost is doubled so often at the most.
+/// Most times that a page's cost is doubled.
 const DOUBLINGS_MAX: u8 = 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// Where first touch put it.
+    /// The node of its first touch.
     first: u8,
-    /// How often the time that has passed had doubled when it was last seen.
+    /// How often the elapsed time had doubled when the page was last seen.
     era: u8,
     /// Moves, and stores that took copies away.
     moves: u8,
@@ -70,9 +70,9 @@ struct Page {
     stores: u16,
     /// A node other than the first has referred to it.
     shared: bool,
-    /// Its home is not the first.
+    /// Its home is not the node of its first touch.
     away: bool,
-    /// It was first seen when threads had moved: nothing is known of where it would be without that.
+    /// It was first seen after threads had moved: where first touch would have put it is unknown.
     after_moves: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct Auto {
     every: f64,
     check_ns: u64,
     errors: f64,
-    /// Of moving a page: as it is known beforehand, then as moves have shown.
+    /// Cost of moving a page: assumed at first, then measured by moves.
     cost_ns: f64,
     measured_cost: MeasuredCost,
     /// Pages that are away from their first node.
@@ -108,9 +108,9 @@ pub struct Auto {
     service_ns: f64,
     /// Wait at each controller in the last epoch; whole [`LANES`], the last of them for no node.
     wait_ns: Vec<f64>,
-    /// Requests of each in it.
+    /// Requests to each controller in the last epoch.
     requests: Vec<f64>,
-    /// A page is looked at each time that a node has been seen to refer to it so often.
+    /// A page is examined after each so many observed references of a node to it.
     step: u16,
     pages: Vec<Page>,
     /// `[page × nodes + node]`.
@@ -119,20 +119,20 @@ pub struct Auto {
     era: u8,
     /// Bit n: threads live on node n.
     inhabited: u64,
-    /// Time for which threads ran, and what their references took, of late.
+    /// Recent run time of threads, and the time of their references.
     busy_ns: f64,
     taken_ns: f64,
-    /// Share of what references take for which threads wait, at the most.
+    /// Upper bound of the share of references' time for which threads wait.
     waited: f64,
     /// In the last epoch one thread ran, and the others waited for it.
     one_runs: bool,
     migration_budget: MigrationBudget,
-    /// None: they stay where they are.
+    /// `None`: threads stay where they are.
     threads: Option<Threads>,
 }
 
 impl Auto {
-    /// With what the machine is known to take; where nothing is, the parameters have to say it.
+    /// Makes the policy with the machine's costs. If these are unknown, the parameters must give them.
     ///
     /// # Errors
     /// A machine of which one node alone has memory; neither the machine nor the parameters say what
@@ -172,7 +172,7 @@ impl Auto {
             to[..nodes].copy_from_slice(from);
         }
         let every = f64::from(setting.every.max(1));
-        // Four looks until a page can pay, at the soonest.
+        // A page can pay after four examinations at the soonest.
         let step = cost_ns / (every * (most - least).max(1.0)) / 4.0;
         Ok(Self {
             nodes,
@@ -242,7 +242,7 @@ impl Auto {
         let first = usize::from(self.pages[page as usize].first);
         let price_ns = self.migration_budget.price_ns(thread, self.cost_ns);
         let affordable = self.migration_budget.free_ns() >= price_ns;
-        // Only what is away from its first node may move without.
+        // Without a margin, only pages away from their first node may move.
         if !affordable && copies.nodes == 1 << first {
             return None;
         }
@@ -263,7 +263,7 @@ impl Auto {
             true => self.cost_ns,
             false => (self.cost_ns + risk_ns) * f64::from(1u32 << doublings.min(DOUBLINGS_MAX)),
         };
-        // It may have to be undone; a copy need not be, but may be for nothing.
+        // A move may have to be undone. A copy need not be, but may have been in vain.
         let back_ns = match kind {
             ActionKind::Replicate => self.cost_ns,
             _ if goes_back => 0.0,
@@ -331,7 +331,7 @@ impl Auto {
         if left == 0 {
             return;
         }
-        // What was seen of pages from there was seen of threads that are elsewhere now.
+        // Observed references from that node were made by threads that are elsewhere now.
         for counts in self.counts.chunks_mut(self.nodes) {
             for (node, count) in counts.iter_mut().enumerate() {
                 if left >> node & 1 == 1 {
@@ -341,7 +341,7 @@ impl Auto {
         }
     }
 
-    /// A page is away from its first node now, or is not; what is away has its way back held in reserve.
+    /// Notes whether a page is away from its first node. If so, the budget holds the cost of its way back in reserve.
     fn set_away(&mut self, page: u32, away: bool) {
         let was = std::mem::replace(&mut self.pages[page as usize].away, away);
         self.away = self.away + u32::from(away) - u32::from(was);
@@ -436,7 +436,7 @@ impl OnlinePolicy for Auto {
         self.cost_ns = self.measured_cost.page_ns();
         self.reserve();
         let homes = epoch.threads.iter().map(|thread| 1 << thread.node);
-        // Where no threads are told, they may be anywhere.
+        // If the threads are unknown, they may be anywhere.
         self.inhabited = homes
             .reduce(|all: u64, node| all | node)
             .unwrap_or(u64::MAX);

@@ -8,7 +8,7 @@ fn parse(text: &str) -> Result<Placement, String> {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn placements_are_read_back_as_written() {
     for text in [
         "block",
         "block@worker",

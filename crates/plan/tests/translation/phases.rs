@@ -89,7 +89,7 @@ fn a_phase_has_rules_of_its_own() {
 }
 
 #[test]
-fn what_is_not_carried_out_is_said() {
+fn parts_of_phases_that_are_not_carried_out_are_reported() {
     let compiled = Compiled::new();
     let programs = [compiled.image("said", &["-pie", "-fPIE"])];
     let image = &programs[0];

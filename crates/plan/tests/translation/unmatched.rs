@@ -169,7 +169,7 @@ fn near_a_device_is_on_its_node() {
 }
 
 #[test]
-fn it_waits_for_the_second_thread_as_objects_do() {
+fn unmatched_memory_waits_for_the_second_thread_as_objects_do() {
     let compiled = Compiled::new();
     let image = compiled.image("later", &["-pie", "-fPIE"]);
     let machine = machine();

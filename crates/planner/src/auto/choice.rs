@@ -1,4 +1,4 @@
-//! What may be done with one object.
+//! The choices for one object.
 
 use nearpage_amount::percent;
 use nearpage_attribution::{Cell, ObjectGroup, Pattern};
@@ -32,24 +32,24 @@ pub(super) enum Kind {
     Replicate,
 }
 
-/// One of the things that may be done with an object.
+/// One choice for an object.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub kind: Kind,
-    /// None: it is left to first touch.
+    /// Its decisions; empty: the object is left to first touch.
     pub decisions: Vec<Decision>,
-    /// What it owes to chance, in nanoseconds of the program's time.
+    /// How much of its saving is expected by chance, in nanoseconds of the program's time.
     pub chance_ns: f64,
-    /// Two standard errors of what it saves, in nanoseconds of the program's time.
+    /// Two standard errors of its saving, in nanoseconds of the program's time.
     pub error_ns: f64,
-    /// What it makes slower ([`super::inputs::slower_ns`]).
+    /// Time of accesses that it makes slower ([`super::inputs::slower_ns`]).
     pub slower_ns: f64,
-    /// Share of the accesses that are local, 0 to 1; none where that is not known.
+    /// Share of the accesses that are local, 0 to 1; `None` if unknown.
     pub local_share: Option<f64>,
 }
 
-/// Most stores among accesses to what is worth copying, where samples do not say to which pages they are:
-/// each takes all copies but one away again.
+/// Most stores among accesses to an object that may be copied, if samples do not tell the pages of stores:
+/// each store removes all copies but one.
 pub(super) const REPLICATED_STORES_MAX: f64 = 0.001;
 
 pub(super) fn left() -> Choice {
@@ -63,8 +63,8 @@ pub(super) fn left() -> Choice {
     }
 }
 
-/// Shares of what fetches from far away cost, for which the fewest pages are copied: each copy costs as much as any
-/// other, however much its page is used.
+/// Shares of the cost of remote fetches for which the fewest possible pages are copied: each copy costs the same,
+/// however much its page is used.
 const HOT: [f64; 2] = [0.9, 0.5];
 
 /// Code for all nodes that run it: the pages with most of the cost, or all.
@@ -131,7 +131,7 @@ pub(super) fn copies_of_code(
     choices
 }
 
-/// Pages that other nodes use than the one where they were touched first, with what that costs; the costliest first.
+/// Pages that other nodes use than the one of their first touch, with the cost of that; the costliest first.
 fn pages_by_cost(
     context: &Context,
     group: &ObjectGroup,
@@ -154,7 +154,7 @@ fn pages_by_cost(
     pages
 }
 
-/// Everything that may be done with a group, without repetitions; leaving it alone first.
+/// All choices for a group, without repetitions; the first leaves it to first touch.
 pub(super) fn choices(
     context: &Context,
     group: &ObjectGroup,
@@ -197,7 +197,7 @@ pub(super) fn choices(
     };
     let by = |policy| decide_group(policy, context, group, subject, parameters);
     let by_object = by(Policy::Object);
-    // Pages of no pattern are told one by one.
+    // Pages without a pattern are placed one by one.
     let is_by_rule = |one: &Decision| matches!(one.placement, Placement::Parts { .. });
     if group.pattern != Pattern::Mixed
         || samples >= parameters.page_samples_min * pages as f64
@@ -235,11 +235,11 @@ pub(super) fn choices(
     choices
 }
 
-/// How many numbers of a decision were chosen to suit the samples: what it owes to chance goes by them.
+/// How many numbers of a decision were fitted to the samples: its saving by chance depends on that.
 fn numbers(kind: Kind, group: &ObjectGroup, decision: &Decision, pages: usize) -> usize {
     let runs = match &decision.placement {
         Placement::Runs(runs) => runs,
-        // Where each part begins and ends.
+        // Two numbers for each part: its beginning and its end.
         Placement::Parts { parts, .. } => return 2 * parts.count(),
         Placement::Tiles { .. } => return 3,
         _ => return 0,
@@ -252,7 +252,7 @@ fn numbers(kind: Kind, group: &ObjectGroup, decision: &Decision, pages: usize) -
     }
 }
 
-/// What may be done with objects that are all treated alike, but for copies, and the rules in words.
+/// Choices that treat all objects alike, except for copies, with the rules in words.
 fn together_choices(
     context: &Context,
     group: &ObjectGroup,
@@ -291,7 +291,7 @@ fn together_choices(
     ]
 }
 
-/// What decisions do, whatever they say of it.
+/// The placements of decisions, without their reasons.
 pub(super) fn placements(decisions: &[Decision]) -> Vec<(&Subject, &Placement)> {
     decisions
         .iter()
@@ -360,10 +360,10 @@ fn cells(group: &ObjectGroup) -> impl Iterator<Item = &nearpage_attribution::Cel
     group.affinity.cells.iter()
 }
 
-/// Of an object's samples a thread has this share at least for all of it to be near that thread.
+/// Least share of an object's samples that a thread must have for the whole object to be placed near it.
 const DOMINANT: f64 = 0.5;
 
-/// The thread with the most accesses; of samples, a few of which may stand for most accesses, with most of them, too.
+/// The thread with most of the accesses and of the samples: a few samples alone may stand for most accesses.
 fn dominant(context: &Context, group: &ObjectGroup) -> Option<Owner> {
     let known = group
         .threads
@@ -382,13 +382,12 @@ fn dominant(context: &Context, group: &ObjectGroup) -> Option<Owner> {
     context.owner(most)
 }
 
-/// Accesses differ less than this between nodes: they are even.
+/// Accesses that differ less than this between nodes count as even.
 const EVEN: f64 = 0.25;
 /// Largest weight of a node.
 const WEIGHT_MAX: f64 = 8.0;
 
-/// Interleaving with weights by node, as accesses come from them; none where they come evenly from
-/// all, or from one alone.
+/// Interleaving with weights by the nodes' accesses; `None` if accesses come evenly from all nodes, or from one alone.
 fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     let with_memory = context.machine.nodes_with_memory();
     let mut by_node: Vec<(NodeId, f64)> = with_memory.iter().map(|&node| (node, 0.0)).collect();
@@ -413,8 +412,8 @@ fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     (nodes.len() > 1).then_some(Placement::Interleave { nodes })
 }
 
-/// What the accesses of one sample weigh that a choice owes to chance. Patterns are told from samples, whatever they
-/// weigh: on the average as much as all. Pages are chosen by their accesses, of which a few heavy samples make most.
+/// The weight of a sample in the saving by chance. Patterns are found from samples regardless of their weights, so for
+/// them it is the mean. Pages are chosen by their accesses, most of which may belong to a few heavy samples.
 fn weight_of_chance(kind: Kind, group: &ObjectGroup, samples: f64) -> f64 {
     let by_accesses = group.affinity.sample_weight.max(1.0);
     match kind {
@@ -426,20 +425,20 @@ fn weight_of_chance(kind: Kind, group: &ObjectGroup, samples: f64) -> f64 {
     }
 }
 
-/// What placing the accesses of one sample of a weight well can save of the program's time, were they on the
-/// farthest node.
+/// The program's time that can be saved at most by placing well the accesses of a sample with this weight, which are
+/// on the farthest node.
 fn sample_ns(latency_ns: &[Vec<f64>], group: &ObjectGroup, weight: f64) -> f64 {
     let threads = group.threads.len().max(1) as f64;
     weight * super::model::misses_an_access(latency_ns, group) * range_ns(latency_ns) / threads
 }
 
-/// From the nearest to the farthest memory.
+/// Difference of latency between the farthest and the nearest memory.
 fn range_ns(latency_ns: &[Vec<f64>]) -> f64 {
     let [least, most] = least_and_most_ns(latency_ns);
     most - least
 }
 
-/// Of the nearest and the farthest memory.
+/// Latencies of the nearest and the farthest memory.
 pub(super) fn least_and_most_ns(latency_ns: &[Vec<f64>]) -> [f64; 2] {
     let latencies = latency_ns.iter().flatten().copied();
     let most = latencies.clone().fold(0.0, f64::max);
@@ -447,8 +446,8 @@ pub(super) fn least_and_most_ns(latency_ns: &[Vec<f64>]) -> [f64; 2] {
     [least, most]
 }
 
-/// Two standard errors of what decisions save: each sample of an access that they make faster or slower
-/// might as well not have been taken, or twice. What they leave as it is is no uncertainty.
+/// Two standard errors of the decisions' saving: each sample of an access that they make faster or slower
+/// might as well have been taken twice, or not at all. Accesses that they do not change add no uncertainty.
 pub(super) fn sampling_error_ns(
     context: &Context,
     group: &ObjectGroup,

@@ -80,7 +80,7 @@ fn a_plan_without_it_predicts_nothing_of_it_and_no_phase_has_it() {
 
 /// Objects in a heap that is placed would go with the pages around them.
 #[test]
-fn what_is_well_placed_in_it_is_kept_by_a_decision() {
+fn well_placed_objects_of_the_heap_are_kept_by_a_decision() {
     for policy in [Policy::Object, Policy::Uniform, Policy::Auto] {
         let mut recording = heap();
         let cells: Vec<(u32, u32, f32)> = (0..40).map(|page| (page, page / 10, 1000.0)).collect();

@@ -73,7 +73,7 @@ fn small_objects_are_spread_together_and_a_reason_is_given() {
 
 /// Of small objects laid over each other nobody knows who touched which first: where they are might be right.
 #[test]
-fn what_is_not_known_is_not_spread() {
+fn memory_of_unknown_use_is_not_spread() {
     let mut recording = rows(16);
     for group in &mut recording.attribution.objects {
         group.instances = 500;
@@ -162,7 +162,7 @@ fn stacks_code_and_files_are_no_part_of_it() {
 }
 
 #[test]
-fn it_may_go_to_who_uses_it_next_or_to_the_nodes_of_threads_alone() {
+fn unmatched_memory_may_go_to_its_next_user_or_to_nodes_with_threads() {
     let mut recording = rows(2);
     recording.attribution.objects[1].affinity.initialisation = vec![filled_by_master()];
     let parameters = Parameters {

@@ -31,7 +31,7 @@ impl Capture {
         self.count < CALL_SITE_DEPTH_MAX
     }
 
-    /// Distance from the caller to where the return address `frame` lies, between two frames.
+    /// Distance on the stack from the caller to the return address `frame`.
     pub(super) fn place(&self, frame: usize, cfa: usize) -> u32 {
         if self.stack_top == 0 || cfa <= self.caller.at || cfa > self.stack_top {
             return NO_PLACE;

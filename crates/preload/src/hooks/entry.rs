@@ -1,9 +1,9 @@
-//! The stubs that programs enter: they pass the call's place on the stack to what is behind.
+//! The stubs that programs call: they pass the stack address of the call on to a function in Rust.
 
 use crate::call_site::Caller;
 
-/// Defines an exported function that enters `$body` with the call's place on the stack as the
-/// argument after its own: register `$x86`, or `$aarch`.
+/// Defines an exported function that enters `$body`, with the stack address of the call as one more
+/// argument: in register `$x86`, or `$aarch`.
 macro_rules! enter {
     ($($name:ident => $body:ident, $x86:literal, $aarch:literal;)*) => {$(
         /// Stands in front of the function of this name.
@@ -37,8 +37,8 @@ macro_rules! enter {
     )*};
 }
 
-/// Defines functions that are announced to `$note` and then jumped to, with all that they were
-/// called with: some have any number of arguments, some look at their return address.
+/// Defines functions that call `$note` first and then jump to the real function with all arguments and the return address
+/// as they were: some have any number of arguments, some look at their return address.
 macro_rules! announce {
     ($($name:ident => $note:ident;)*) => {$(
         /// Stands in front of the function of this name.
@@ -123,8 +123,8 @@ macro_rules! announce {
 
 pub(super) use {announce, enter};
 
-/// Where argument `number` of a function that is announced is, from the place that its entry passed: what is there when
-/// the stub goes on is what the function gets.
+/// Where a stub of `announce!` keeps argument `number`. The real function gets the value that is there when the note
+/// returns.
 ///
 /// # Safety
 /// `at` is that of an `announce!` entry that has not returned, and the function has so many arguments.
@@ -138,7 +138,7 @@ pub(super) unsafe fn argument(at: usize, number: usize) -> *mut usize {
     place as *mut usize
 }
 
-/// The caller of a hook, from the place that its entry passed.
+/// The caller of a hook, by the stack address that its stub passed.
 pub(super) fn caller(at: usize) -> Caller {
     // SAFETY: the entry stubs pass the address of the return address, or of the frame record.
     unsafe {

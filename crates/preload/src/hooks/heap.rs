@@ -194,7 +194,7 @@ unsafe extern "C" fn realloc_counted(old: usize, size: usize, at: usize) -> usiz
     unsafe { realloc_at(old, size, at) }
 }
 
-/// Takes a small allocation from the thread's countdown; false when that used it up.
+/// Subtracts a small allocation from the thread's countdown; false when the countdown is used up.
 fn count_down(size: usize) -> bool {
     let thread = Thread::current();
     // SAFETY: the thread's own storage.
@@ -204,8 +204,8 @@ fn count_down(size: usize) -> bool {
     }
 }
 
-/// An allocation that the assembly did not pass on: `allocate` is the real function. Small ones
-/// have been taken from the countdown.
+/// An allocation that the assembly did not pass on: `allocate` is the real function. Small allocations
+/// are subtracted from the countdown already.
 #[inline(always)]
 fn allocate(
     at: usize,
@@ -279,7 +279,7 @@ unsafe extern "C" fn free_at(address: usize, at: usize) {
             free_observed(address, 0, at);
             return SAMPLE_HEAP.free(address);
         }
-        // Where the allocator cannot be asked, it may be of any size.
+        // The allocator does not tell sizes: the object may be of any size.
         let bytes = real::usable_bytes(address).unwrap_or(isize::MAX as usize);
         if place::wants(bytes) || TRACKER.is_logged(address) {
             free_observed(address, bytes, at);
@@ -297,7 +297,7 @@ fn free_observed(address: usize, bytes: usize, at: usize) {
     }
 }
 
-/// `realloc`; a small size has been taken from the countdown.
+/// `realloc`; a small size is subtracted from the countdown already.
 unsafe extern "C" fn realloc_at(old: usize, size: usize, at: usize) -> usize {
     // SAFETY: the caller's pointer, and memory that the allocators gave.
     unsafe {
@@ -328,7 +328,7 @@ unsafe extern "C" fn realloc_at(old: usize, size: usize, at: usize) -> usize {
             real::free(old);
             return sample;
         }
-        // Before the call: after it, another thread may have the old address.
+        // Asked before the call: after it, another thread may have an object at the old address.
         let logged = TRACKER.logged(old);
         TRACKER.freed(&mut observed, old, old_bytes, logged, FLAG_REALLOCATED);
         let is_due = size != 0 && TRACKER.is_due(caller(at), size);
@@ -343,7 +343,7 @@ unsafe extern "C" fn realloc_at(old: usize, size: usize, at: usize) -> usize {
                 is_due,
             );
         } else if size != 0 {
-            // The call failed, and the old object is still there.
+            // The call failed: the old object lives on and is logged again.
             let (due, bytes) = (logged.is_some(), known_bytes.unwrap_or(0));
             TRACKER.allocated(&mut observed, caller(at), old, bytes, FLAG_REALLOCATED, due);
         }
@@ -393,7 +393,7 @@ unsafe fn allocate_aligned(
     at: usize,
     real: impl FnOnce() -> usize,
 ) -> usize {
-    // What the C library would refuse or adjust, it does itself.
+    // The C library refuses or adjusts such alignments itself.
     if !alignment.is_power_of_two() || alignment > LARGE_ALLOCATION_BYTES {
         return allocate(at, size.max(LARGE_ALLOCATION_BYTES), 16, 0, real);
     }

@@ -1,4 +1,4 @@
-//! `mmap` and its like, and the program break.
+//! Hooks of `mmap`, `mremap`, `munmap`, `brk` and `sbrk`.
 
 use core::arch::naked_asm;
 use core::ffi::c_int;
@@ -19,8 +19,8 @@ enter! {
     sbrk => sbrk_at, "rsi", "x1";
 }
 
-/// Defines `mmap` under both its names. Protection and flags share a register, so that the place
-/// on the stack can be the sixth argument.
+/// Defines `mmap` under both its names. Protection and flags share a register, so that the stack address of the call
+/// can be the sixth argument.
 macro_rules! enter_mmap {
     ($($name:ident)*) => {$(
         /// Stands in front of `mmap`.

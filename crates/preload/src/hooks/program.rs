@@ -1,5 +1,5 @@
-//! What changes the program's code (loading, unloading, replacing it by another), the markers, and
-//! this library's own beginning and end.
+//! Hooks of functions that load or unload code or execute another program, the markers, and this library's
+//! constructor and destructor.
 
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
@@ -43,7 +43,7 @@ extern "C" fn note_loading(at: usize, function: Function) -> usize {
     real::entry(function)
 }
 
-/// `dlsym`: what was loaded before is about to be used.
+/// `dlsym`: the program is about to use a library that a `dlopen` has loaded.
 extern "C" fn note_lookup(at: usize, function: Function) -> usize {
     // SAFETY: the thread's own state.
     if unsafe { (*Thread::current()).loading_at } != 0 {
@@ -52,7 +52,7 @@ extern "C" fn note_lookup(at: usize, function: Function) -> usize {
     real::entry(function)
 }
 
-/// The functions with any number of arguments: one takes an environment behind all of these, the others the process's own.
+/// `execl`, `execlp` and `execle`, with any number of arguments: `execle` takes an environment after them, the others use the process's.
 extern "C" fn note_replacing(at: usize, function: Function) -> usize {
     replacing(at);
     // SAFETY: the entry stub keeps the arguments there. The first is a path, the others are strings up to a null pointer.
@@ -86,7 +86,7 @@ extern "C" fn note_control(at: usize, function: Function) -> usize {
     real::entry(function)
 }
 
-/// `syscall`, which may do the same.
+/// `syscall`, which may install a filter of system calls, too.
 extern "C" fn note_system_call(at: usize, function: Function) -> usize {
     // SAFETY: the entry stub keeps the arguments there.
     let [number, first, second, third] =
@@ -103,7 +103,7 @@ fn replacing(at: usize) {
     unmatched_memory::leave();
 }
 
-/// Defines functions by which the process becomes another program, with an environment that is given.
+/// Defines functions that execute another program with an environment that the caller passes.
 macro_rules! replace {
     ($($name:ident($($argument:ident: $type:ty),*; $environment:ident; $($last:ident: $last_type:ty)?) of $program:expr;)*) => {$(
         /// Stands in front of the function of this name.
@@ -134,8 +134,8 @@ replace! {
     execveat(folder: c_int, path: *const c_char; environment; flags: c_int) of Program::At(folder, path);
 }
 
-/// Defines functions by which the process becomes another program with its own environment. Where that changes, it
-/// takes another function, which is given one.
+/// Defines functions that execute another program with the process's environment. If the new program needs a changed
+/// environment, the function that takes an environment is called instead.
 macro_rules! replace_with_own {
     ($($name:ident => $with_environment:ident, $program:path;)*) => {$(
         /// Stands in front of the function of this name.
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> u
     })
 }
 
-/// Stands in front of `system`. A thread that is cancelled in it keeps what it was launched with, and ends.
+/// Stands in front of `system`. A thread that is cancelled in `system` ends with the memory policy that the process was launched with.
 ///
 /// # Safety
 /// As the function itself.

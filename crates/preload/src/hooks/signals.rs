@@ -53,7 +53,7 @@ set_handler! {
     "sigset" set_sigset => sigset;
 }
 
-/// Calls `wait` with the program's set of signals, without ours.
+/// Calls `wait` with the program's set of signals, less the signal of this library.
 unsafe fn wait_for<R>(set: *const c_void, wait: impl FnOnce(*const c_void) -> R) -> R {
     if !signal::is_on() || set.is_null() {
         return wait(set);

@@ -1,10 +1,10 @@
-//! The beginnings and ends of threads and processes.
+//! Hooks of functions that create threads and fork or end processes.
 
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 
 use super::entry::enter;
-use crate::births::BIRTHS;
+use crate::new_threads::NEW_THREADS;
 use crate::place::unmatched_memory;
 use crate::real;
 use crate::replicas;
@@ -16,7 +16,8 @@ enter! {
     thrd_create => thrd_create_at, "rcx", "x3";
 }
 
-/// Begins a thread: learns where it is to start, and jumps there without leaving a frame.
+/// First code of a new thread: notes that the thread begins, and jumps to the program's start routine without a frame of
+/// its own.
 #[unsafe(naked)]
 unsafe extern "C" fn thread_entry() {
     #[cfg(target_arch = "x86_64")]
@@ -64,29 +65,29 @@ unsafe fn create_thread(
     // SAFETY: the attributes are the program's; the record is given back by the new thread, or here
     // when there is none.
     unsafe {
-        let Some(birth) = TRACKER.thread_is_created(start, argument, attributes, at) else {
+        let Some(new_thread) = TRACKER.thread_is_created(start, argument, attributes, at) else {
             return create(start, argument);
         };
-        let Some(record) = BIRTHS.take() else {
-            TRACKER.thread_is_not_created(&birth);
+        let Some(record) = NEW_THREADS.take() else {
+            TRACKER.thread_is_not_created(&new_thread);
             return create(start, argument);
         };
         let result = unmatched_memory::creating_thread(|resumes_unmatched| {
             record.write(ThreadStart {
                 resumes_unmatched,
-                ..birth
+                ..new_thread
             });
             create(thread_entry as *const () as usize, record as usize)
         });
         if result != 0 {
-            TRACKER.thread_is_not_created(&birth);
-            BIRTHS.give_back(record);
+            TRACKER.thread_is_not_created(&new_thread);
+            NEW_THREADS.give_back(record);
         }
         result
     }
 }
 
-/// Where a thread begins.
+/// The start routine of the program, and its argument.
 #[repr(C)]
 struct Start {
     routine: usize,
@@ -96,15 +97,15 @@ struct Start {
 unsafe extern "C" fn begin_thread(record: *mut ThreadStart) -> Start {
     // SAFETY: `create_thread` wrote the record and left it to this thread.
     unsafe {
-        let birth = record.read();
-        BIRTHS.give_back(record);
-        TRACKER.thread_begins(&birth);
-        if birth.resumes_unmatched {
+        let new_thread = record.read();
+        NEW_THREADS.give_back(record);
+        TRACKER.thread_begins(&new_thread);
+        if new_thread.resumes_unmatched {
             unmatched_memory::resume();
         }
         Start {
-            routine: birth.start_routine,
-            argument: birth.argument,
+            routine: new_thread.start_routine,
+            argument: new_thread.argument,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What programs that the process executes find in their environment.
+//! The environment of programs that the process executes.
 //!
-//! They are to have the library, with what it was told, even where the program empties their environment; and they are
-//! not to have it where the loader would complain or the program would not survive: the library's file is gone (the
-//! recorder has ended), it is a program for another architecture or one with a sanitizer, or system calls are filtered.
+//! Such a program is to load this library with the same settings, even if the process passes it an empty environment. The
+//! library is left out where the loader would complain or the program would not survive: the library's file is gone (the
+//! recorder has ended), the program is for another architecture or has a sanitizer, or system calls are filtered.
 
 mod program;
 
@@ -20,21 +20,21 @@ use crate::{environment, message, sys};
 const PRELOAD: &str = "LD_PRELOAD";
 /// What the names of nearpage's variables begin with.
 const OWN_PREFIX: &[u8] = b"NEARPAGE_";
-/// Variables that are kept, at most: more than nearpage has.
+/// Most variables of nearpage that are remembered; nearpage has fewer.
 const VARIABLES_MAX: usize = 24;
-/// Memory that a thread composes an environment in.
+/// A thread's memory for composing an environment.
 const SCRATCH_BYTES: usize = 256 << 10;
-/// The part of it for what is read of a file, and for a path.
+/// The part of that memory for bytes of a file, and for a path.
 const BUFFER_BYTES: usize = 8 << 10;
-/// The part of it for the value of [`PRELOAD`].
+/// The part of that memory for the value of [`PRELOAD`].
 const TEXT_BYTES: usize = 8 << 10;
 
-/// `NAME=VALUE` of nearpage's variables, with terminators, as the process was started with them; 0: no more.
+/// Addresses of terminated strings `NAME=VALUE`: nearpage's variables when the process started. 0 follows the last.
 static VARIABLES: [AtomicUsize; VARIABLES_MAX] = [const { AtomicUsize::new(0) }; VARIABLES_MAX];
-/// The library's path as the loader was told, with its terminator; 0: it was not told by the environment.
+/// Address of the library's path in [`PRELOAD`] when the process started, terminated; 0: the library was loaded otherwise.
 static LIBRARY: AtomicUsize = AtomicUsize::new(0);
 
-/// Remembers what the process was started with.
+/// Remembers nearpage's variables and the library's path from the environment.
 pub fn start() {
     let Some(library) = environment::variable(PRELOAD).and_then(own_library) else {
         return;
@@ -57,7 +57,7 @@ pub fn start() {
     LIBRARY.store(keep(library), Ordering::Release);
 }
 
-/// The environment for `program`: `given`, or one in the calling thread's memory that is good until the next call.
+/// The environment for `program`: `given`, or another in the calling thread's memory, valid until the next call.
 ///
 /// # Safety
 /// `given` is null or a null-terminated array of terminated strings, and the program's path is terminated.
@@ -81,7 +81,7 @@ pub unsafe fn environment(program: &Program, given: *const *const c_char) -> *co
     }
 }
 
-/// Takes the library out of the process's own environment, in place, unless `program` is to have it.
+/// Removes the library from the process's own environment, in place, unless `program` is to load the library.
 ///
 /// # Safety
 /// The program's path is terminated.
@@ -106,7 +106,7 @@ pub unsafe fn adjust_own(program: &Program) {
     }
 }
 
-/// The library's path, where this process observes or has a filter of system calls.
+/// The library's path, if this process is observed or filters its system calls.
 fn library() -> Option<&'static CStr> {
     let path = LIBRARY.load(Ordering::Acquire);
     if path == 0 || !(TRACKER.is_active() || TRACKER.is_filtered()) {
@@ -116,7 +116,7 @@ fn library() -> Option<&'static CStr> {
     Some(unsafe { CStr::from_ptr(path as *const c_char) })
 }
 
-/// Is the program to have the library?
+/// Is the program to load the library?
 ///
 /// # Safety
 /// The program's path is terminated.
@@ -144,7 +144,7 @@ unsafe fn fits(program: &Program, library: &CStr, buffer: &mut [u8]) -> bool {
     }
 }
 
-/// The calling thread's memory, made when it is first needed. A child of `vfork` has its parent's.
+/// The calling thread's memory for environments, mapped at first use. A child of `vfork` uses its parent's.
 unsafe fn scratch() -> Option<&'static mut [u8]> {
     let thread = Thread::current();
     // SAFETY: the thread's own state, and memory that it alone uses while it executes a program.
@@ -159,7 +159,7 @@ unsafe fn scratch() -> Option<&'static mut [u8]> {
     }
 }
 
-/// Gives that memory back.
+/// Unmaps the memory of a thread that ends.
 pub fn thread_ends(thread: &mut Thread) {
     let scratch = core::mem::take(&mut thread.scratch);
     if scratch != 0 {
@@ -192,7 +192,7 @@ fn parts(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     parts.filter(|part| !part.is_empty())
 }
 
-/// This library among them.
+/// The path of this library in a value of [`PRELOAD`].
 fn own_library(value: &[u8]) -> Option<&[u8]> {
     parts(value).find(|part| {
         let name = part.rsplit(|byte| *byte == b'/').next();
@@ -200,7 +200,7 @@ fn own_library(value: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// The value of a variable, if `entry` is it.
+/// The value of the variable `name`, if `entry` is that variable.
 ///
 /// # Safety
 /// `entry` is terminated and outlives the value.
@@ -210,7 +210,7 @@ unsafe fn value_of<'a>(entry: *const c_char, name: &[u8]) -> Option<&'a [u8]> {
     entry.strip_prefix(name)?.strip_prefix(b"=")
 }
 
-/// Composes an environment into `pointers`; `None` where it can stay as it is, or where there is no room for another.
+/// Composes an environment into `pointers`; `None` if no change is needed, or another has no room.
 ///
 /// # Safety
 /// The entries are terminated.

@@ -1,4 +1,4 @@
-//! The file of a program that is about to be executed: is the library to be in it?
+//! Can a program that is about to be executed load this library? Its file tells.
 
 use core::ffi::{CStr, c_char};
 
@@ -6,13 +6,13 @@ use nearpage_wire::sanitizer;
 
 use crate::{environment, sys};
 
-/// Scripts whose interpreters are scripts; the kernel's limit.
+/// Most scripts whose interpreters are scripts: the kernel's limit.
 const SCRIPT_DEPTH_MAX: u32 = 5;
-/// Where `execvp` looks without `PATH`.
+/// Folders that `execvp` searches without `PATH`.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
-/// More of a table of strings is not looked at.
+/// Most bytes of a table of strings that are searched.
 const STRINGS_BYTES_MAX: u64 = 16 << 20;
-/// What is read at once.
+/// Bytes that are read at once.
 const PIECE_BYTES: usize = 4 << 10;
 
 /// How a program is named to the system.
@@ -20,25 +20,25 @@ const PIECE_BYTES: usize = 4 << 10;
 pub enum Program {
     /// By its path.
     Path(*const c_char),
-    /// By a name that is looked for in the folders of `PATH`.
+    /// By a name that is searched in the folders of `PATH`.
     Name(*const c_char),
-    /// By a descriptor, and a path from there, which may be empty.
+    /// By a folder's descriptor and a path relative to it, or a file's descriptor and an empty path.
     At(i32, *const c_char),
 }
 
-/// Whether the library goes with the program.
+/// Can a program load the library?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The library goes with the program, or the file does not say.
+    /// The program can load the library, or the file does not tell.
     Fits,
     /// The program has this sanitizer.
     Sanitized(&'static str),
-    /// The loader of that program would say that it cannot load the library.
+    /// The program's loader would complain about the library.
     OtherArchitecture,
 }
 
 impl Program {
-    /// Looks at the file.
+    /// Reads the program's file.
     ///
     /// # Safety
     /// The path is terminated.
@@ -58,7 +58,7 @@ impl Program {
         Fit::Fits
     }
 
-    /// What the program calls it.
+    /// The name or path by which it is executed.
     ///
     /// # Safety
     /// The path is terminated.
@@ -115,7 +115,7 @@ fn in_search_path(name: &[u8], buffer: &mut [u8]) -> Option<File> {
     })
 }
 
-/// A descriptor of a regular file, closed in the end.
+/// A descriptor of a regular file, closed when dropped.
 struct File(usize);
 
 impl File {
@@ -154,7 +154,7 @@ fn interpreter(script: usize, buffer: &mut [u8]) -> Option<Option<File>> {
     Some(buffer.get(start..=end).and_then(File::open))
 }
 
-/// What the header and the dynamic strings of an ELF file say.
+/// Checks the header and the dynamic strings of an ELF file.
 fn fit_of_elf(file: usize, buffer: &mut [u8]) -> Fit {
     const HEADER_BYTES: usize = 64;
     const CLASS_64: u8 = 2;
@@ -193,7 +193,7 @@ fn fit_of_elf(file: usize, buffer: &mut [u8]) -> Fit {
 /// Bytes of an entry in an ELF file's table of sections.
 const SECTION_BYTES: usize = 64;
 
-/// Where the section is, if it is a table of strings that is loaded.
+/// Offset and size of the section at entry `at`, if it is a table of strings that is loaded.
 fn dynamic_strings(file: usize, at: u64, buffer: &mut [u8]) -> Option<(u64, u64)> {
     const STRINGS: u32 = 3;
     const LOADED: u64 = 2;

@@ -84,7 +84,7 @@ fn blocks_fill_close_and_are_handed_on() {
 }
 
 #[test]
-fn the_bound_and_a_missing_folder_switch_it_off() {
+fn the_bound_and_a_missing_folder_switch_the_log_off() {
     let folder = folder("bound");
     let log = Log::new();
     assert!(log.open(folder.as_os_str().as_bytes(), std::process::id(), 5, 80_000));
@@ -113,7 +113,7 @@ fn the_bound_and_a_missing_folder_switch_it_off() {
 }
 
 #[test]
-fn who_waits_while_it_goes_off_makes_nothing() {
+fn a_thread_that_waits_while_the_log_goes_off_makes_no_segment() {
     let folder = folder("off");
     let log = Log::new();
     assert!(log.open(

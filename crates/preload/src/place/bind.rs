@@ -1,14 +1,14 @@
-//! Placing by memory policy: `mbind` says where pages will come from, `move_pages` moves those that
-//! are there already.
+//! Placement by memory policy: `mbind` sets where new pages are allocated, `move_pages` moves the pages that
+//! are present.
 //!
 //! Policies are MPOL_PREFERRED (one node) and MPOL_INTERLEAVE, which fall back to other nodes when
-//! theirs are full; never MPOL_BIND, which kills the program instead. Linux' weighted interleave has
-//! one set of weights for the whole system, so weights are dealt as explicit rows of pages.
+//! theirs are full. MPOL_BIND is never used: it kills the program instead. Linux's weighted interleave has
+//! one set of weights for the whole system, so weighted placements are set as explicit runs of pages.
 //!
-//! `mbind` is never asked to move pages itself: that drains every CPU's page lists once per call (56
-//! to 200 µs in a probe with two CPUs, against 1.5 µs for the policy alone), and it takes a page on
-//! any node of an interleaved set for well placed. MPOL_PREFERRED_MANY would say nothing that a
-//! pattern asks for: its nodes are not dealt in turn.
+//! `mbind` does not move pages here, although it could. That drains every CPU's page lists in each call (56
+//! to 200 µs in a probe with two CPUs, against 1.5 µs for the policy alone), and it leaves a page on
+//! any node of an interleaved set, although the page has one right node. MPOL_PREFERRED_MANY fits no pattern: the kernel
+//! does not take its nodes in turn.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -21,7 +21,7 @@ const MPOL_DEFAULT: usize = 0;
 const MPOL_PREFERRED: usize = 1;
 const MPOL_INTERLEAVE: usize = 3;
 const MPOL_LOCAL: usize = 4;
-/// Nodes mean the machine's, whatever a cpuset allows.
+/// Node numbers are the machine's, not relative to the nodes that a cpuset allows.
 const MPOL_F_STATIC_NODES: usize = 1 << 15;
 const MPOL_F_ADDR: usize = 2;
 const MPOL_F_MEMS_ALLOWED: usize = 4;
@@ -32,13 +32,13 @@ const EINVAL: Errno = Errno(22);
 /// What became of a request to place an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every piece was asked for; refusals are counted.
+    /// The kernel was asked for every piece; refusals are counted.
     Placed,
     /// The kernel has no mapping left for a further piece.
     Exhausted,
-    /// Memory policies are not allowed here at all.
+    /// The kernel allows this process no memory policies.
     Refused(Errno),
-    /// The memory consists of larger pages than the pieces.
+    /// The memory's pages are larger than the pieces.
     LargerPages,
 }
 
@@ -51,12 +51,12 @@ pub struct MemoryPolicy {
 }
 
 impl MemoryPolicy {
-    /// Local, unless the system says otherwise.
+    /// The system's default, which is local.
     pub const DEFAULT: Self = Self {
         mode: MPOL_DEFAULT,
         nodes: NodeSet::EMPTY,
     };
-    /// From the node of whoever touches the page first.
+    /// A page comes from the node of the CPU that touches it first.
     pub const LOCAL: Self = Self {
         mode: MPOL_LOCAL,
         nodes: NodeSet::EMPTY,
@@ -78,7 +78,7 @@ impl MemoryPolicy {
         }
     }
 
-    /// A policy of ours that can be told from one of the user's.
+    /// The same policy, marked as set by this library.
     pub const fn marked(self) -> Self {
         Self {
             mode: self.mode | MPOL_F_STATIC_NODES,
@@ -86,14 +86,14 @@ impl MemoryPolicy {
         }
     }
 
-    /// Is it one that was [`Self::marked`]?
+    /// Was it [`Self::marked`]?
     pub fn is_marked(&self) -> bool {
         const PREFERRED: usize = MPOL_PREFERRED | MPOL_F_STATIC_NODES;
         const INTERLEAVE: usize = MPOL_INTERLEAVE | MPOL_F_STATIC_NODES;
         matches!(self.mode, PREFERRED | INTERLEAVE)
     }
 
-    /// From the text of [`nearpage_wire::POLICY_VARIABLE`].
+    /// Reads the value of [`nearpage_wire::POLICY_VARIABLE`].
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut numbers = text.split(|byte| matches!(byte, b':' | b','));
         let number = |digits: &[u8]| core::str::from_utf8(digits).ok()?.parse::<u32>().ok();
@@ -127,25 +127,25 @@ pub fn set_policy(policy: &MemoryPolicy) -> Result<usize, Errno> {
     }
 }
 
-/// Is the memory at this address left to the policy of the process?
+/// Has the memory at this address no policy of its own?
 pub fn has_no_policy(address: usize) -> bool {
     let mut nodes = NodeSet::EMPTY;
     sys::get_mempolicy(&mut nodes.words, address, MPOL_F_ADDR) == Ok(MPOL_DEFAULT as u32)
 }
 
-/// Lets a range's pages come from the node of whoever touches them first. Those that are there stay.
+/// Leaves a range to first touch, whatever the policy of the process. Pages that are present stay.
 pub fn keep_local(start: usize, end: usize) -> Result<usize, Errno> {
     sys::mbind(start, end.saturating_sub(start), MPOL_LOCAL, &[], 0)
 }
 
-/// Nodes that this process may have memory of.
+/// Nodes on which this process may have memory.
 pub fn allowed_nodes() -> Result<NodeSet, Errno> {
     let mut nodes = NodeSet::EMPTY;
     sys::get_mempolicy(&mut nodes.words, 0, MPOL_F_MEMS_ALLOWED)?;
     Ok(nodes)
 }
 
-/// Error with which memory policies are refused altogether; none: they are not.
+/// The error if the kernel refuses this process every memory policy.
 pub fn refusal() -> Option<Errno> {
     const PROBED_BYTES: usize = 4096;
     let address = sys::reserve(PROBED_BYTES).ok()?;
@@ -159,8 +159,8 @@ fn is_refusal(error: &Errno) -> bool {
     matches!(*error, sys::EPERM | sys::ENOSYS | EACCES)
 }
 
-/// Sets the policies of an object's pieces and moves what is there already. Pieces for nodes that are not
-/// allowed are left to the policy of the process, or kept local where that `spreads` them.
+/// Sets the policies of an object's pieces and moves the pages that are present. Pieces for nodes that are not
+/// allowed are left to the policy of the process, or kept local if that policy `spreads` pages.
 pub fn place(
     extent: Extent,
     pieces: Pieces<'_>,
@@ -200,7 +200,7 @@ pub fn place(
     outcome
 }
 
-/// Moves the pages of a range that are there to where the pattern has them, and sets no policy.
+/// Moves the present pages of a range to the nodes of the pattern, and sets no policy.
 pub fn move_present(
     extent: Extent,
     pattern: &Pattern<'_>,
@@ -212,9 +212,9 @@ pub fn move_present(
     Movement::of(extent, counters).object(pieces, allowed, &interleaved);
 }
 
-/// Gives a range back to the policy of the process. Pages stay where they are.
+/// Removes the policy of a range, so that the policy of the process holds again. Pages stay where they are.
 pub fn reset(start: usize, length: usize) {
-    // A range that is partly gone keeps its policy in that part only.
+    // If a part of the range is unmapped, the kernel still resets the other part.
     let _ = sys::mbind(start, length, MPOL_DEFAULT, &[], 0);
 }
 

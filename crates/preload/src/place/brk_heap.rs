@@ -1,5 +1,5 @@
-//! The heap that `brk` extends, where no object has a place of its own: pages full of small objects, placed by their
-//! distance from its start.
+//! The heap that `brk` extends, apart from objects with rules of their own: pages full of small objects, placed by their
+//! distance from the heap's start.
 //!
 //! The heap grows without a call that could be hooked, as the C library calls the kernel directly. So its end is checked whenever
 //! a thread has used up 64 KiB of small allocations, and after each large allocation beyond the placed part. Pages
@@ -22,17 +22,17 @@ use super::remap::each_mapping;
 use super::{State, state};
 use crate::{bounds, sys};
 
-/// Small allocations of a thread after which the heap is looked at: half of what the C library lets it grow by.
+/// Bytes of small allocations of a thread after which the heap's end is checked: half of what the C library extends it by.
 const GROWTH_BYTES: i64 = 64 << 10;
 
-/// First byte of the heap; all ones: it is not placed.
+/// First byte of the heap; all ones: the plan does not place the heap.
 static START: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Bytes from there that a plan says something of.
+/// Bytes of the heap that the plan places, from its start.
 static PLANNED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Where what is placed ends.
+/// End of the part that is placed so far.
 static PLACED_END: AtomicUsize = AtomicUsize::new(0);
 
-/// What is placed of the heap, and by which rule.
+/// The planned part of the heap, and its rule.
 #[derive(Clone, Copy)]
 struct Heap<'a> {
     extent: Extent,
@@ -41,13 +41,13 @@ struct Heap<'a> {
     is_later: bool,
 }
 
-/// Is the heap to be placed?
+/// Does the plan place the heap?
 #[inline]
 pub fn is_wanted() -> bool {
     PLANNED_BYTES.load(Relaxed) != 0
 }
 
-/// Small allocations of a thread after which [`look`] is to be called, in bytes.
+/// Bytes of small allocations of a thread after which it is to call [`place_growth`].
 pub fn gap_bytes() -> i64 {
     if is_wanted() {
         GROWTH_BYTES
@@ -56,26 +56,26 @@ pub fn gap_bytes() -> i64 {
     }
 }
 
-/// An object was allocated: places what the heap has grown by, if it lies there.
+/// An object was allocated: places the heap's growth, if the object lies beyond the placed part.
 #[inline]
 pub fn used(address: usize, size_bytes: usize) {
     if address.wrapping_sub(START.load(Relaxed)) < PLANNED_BYTES.load(Relaxed)
         && address.saturating_add(size_bytes) > PLACED_END.load(Relaxed)
     {
-        look();
+        place_growth();
     }
 }
 
-/// Places what the heap has grown by since it was last looked at.
+/// Places what the heap has grown by since the last check.
 #[cold]
-pub fn look() {
+pub fn place_growth() {
     if let Some(state) = state().filter(|_| is_wanted()) {
-        state.look_at_heap();
+        state.place_heap_growth();
     }
 }
 
 impl State {
-    /// Finds where the heap begins, where a rule is about it, and places what there is.
+    /// Finds the heap's start, if a rule is about the heap, and places the heap as it is now.
     pub(super) fn start_heap(&self) {
         let Some((rule, _)) = self.heap_rule() else {
             return;
@@ -87,7 +87,7 @@ impl State {
         START.store(start, Relaxed);
         PLACED_END.store(start, Relaxed);
         PLANNED_BYTES.store(usize::try_from(rule.size_bytes).unwrap_or(0), Release);
-        self.look_at_heap();
+        self.place_heap_growth();
     }
 
     /// The first sound rule about the heap.
@@ -108,13 +108,13 @@ impl State {
         })
     }
 
-    /// Has the memory at an address the heap's policy where no object has another?
+    /// Does an address lie in the placed part of the heap?
     pub(super) fn is_in_placed_heap(&self, address: usize) -> bool {
         let placed = START.load(Relaxed)..PLACED_END.load(Relaxed);
         is_wanted() && placed.contains(&address)
     }
 
-    fn look_at_heap(&self) {
+    fn place_heap_growth(&self) {
         let Some(heap) = self.heap() else { return };
         if heap.is_later && !self.has_second_thread.load(Relaxed) && !self.touches() {
             return;
@@ -129,19 +129,19 @@ impl State {
         if before < end {
             self.place_in_heap(&heap, (before, end), None);
         } else if end < before {
-            // Some of it may have come back since.
+            // The heap may have grown again since it shrank.
             self.place_where_no_policy_is(&heap, (heap.extent.address, end));
         }
     }
 
-    /// Where what is placed ended, and where the heap ends, which is taken to be placed from now on.
+    /// The end of the placed part, and the end of the heap, which counts as placed from now on.
     fn take_growth(&self, heap: &Heap<'_>) -> (usize, usize) {
         let end = sys::program_break() & !(heap.extent.page_bytes - 1);
         let end = end.max(heap.extent.address);
         (PLACED_END.swap(end, AcqRel), end)
     }
 
-    /// The second thread is about to be created: places what waited for it.
+    /// Places the heap, if its placement begins with the second thread, which is about to be created.
     pub(super) fn place_heap_later(&self) {
         let Some(heap) = self.heap().filter(|heap| heap.is_later) else {
             return;
@@ -154,7 +154,7 @@ impl State {
         switch.end();
     }
 
-    /// Places the mappings between two addresses that have no policy: one that has is an object's.
+    /// Places the mappings between two addresses that have no policy: a mapping with a policy belongs to an object.
     fn place_where_no_policy_is(&self, heap: &Heap<'_>, (start, end): (usize, usize)) {
         let known = each_mapping(|mapping| {
             let range = (mapping.start.max(start), mapping.end.min(end));
@@ -167,7 +167,7 @@ impl State {
         }
     }
 
-    /// Gives memory that an object had a place in back to the heap's policy, in at most so many mappings.
+    /// Gives the memory of a freed object with its own placement the heap's placement, in at most `mappings` mappings.
     pub(super) fn return_to_heap(&self, start: usize, length: usize, mappings: u32) {
         if self.is_in_placed_heap(start)
             && let Some(heap) = self.heap()
@@ -176,7 +176,7 @@ impl State {
         }
     }
 
-    /// Places a part of the heap; `granted`: mappings that there are for it already.
+    /// Places a part of the heap; `granted` is the number of mappings that were already granted for it.
     fn place_in_heap(&self, heap: &Heap<'_>, (start, end): (usize, usize), granted: Option<u64>) {
         let Heap {
             extent,

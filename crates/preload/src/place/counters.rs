@@ -1,19 +1,19 @@
-//! What was placed, what was not, and why: counters per rule and per process.
+//! Counters, per rule and per process, of what was placed, what was not, and why.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::memory::Zeroed;
 use crate::sys::{self, Errno};
 
-/// What the kernel was asked for when it refused.
+/// A request that the kernel may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Request {
     /// A memory policy.
     Bind = 1,
-    /// The move of a page that was there already.
+    /// The move of a page that was present.
     Move = 2,
-    /// A page, in memory that nothing had touched.
+    /// The first touch of a page.
     Touch = 3,
     /// Another CPU for the calling thread.
     Visit = 4,
@@ -46,7 +46,7 @@ impl Request {
     }
 }
 
-/// Kinds of failure kept apart per rule.
+/// Kinds of failure that are counted separately, per rule.
 const FAILURES_MAX: usize = 8;
 
 /// How often each request failed with each error number.
@@ -94,49 +94,48 @@ impl Failures {
 pub struct RuleCounters {
     /// 1: the rule makes no sense and is ignored.
     pub ignored: AtomicU32,
-    /// The rule whose order counter this one uses.
+    /// The rule whose order counter this rule uses.
     pub group: AtomicU32,
     /// Objects placed, at least in part.
     pub objects: AtomicU64,
-    /// Their pages.
+    /// The pages of these objects.
     pub pages: AtomicU64,
-    /// Their bytes.
+    /// The bytes of these objects.
     pub bytes: AtomicU64,
-    /// Pages that were there already, on their node.
+    /// Pages that were present already, on their planned node.
     pub in_place: AtomicU64,
-    /// Pages that were there already and were moved.
+    /// Pages that were present already and were moved.
     pub moved: AtomicU64,
-    /// Pages that were there already and can't be moved: a device or the kernel holds them where they are.
+    /// Pages that were present already and can't be moved: a device or the kernel holds them.
     pub pinned: AtomicU64,
-    /// Objects placed by a rule that is a rebuilt program's weaker key.
+    /// Objects of a rebuilt program that were recognised by a weaker key.
     pub weak: AtomicU64,
-    /// Objects left to first touch, or where a phase found them, as planned.
+    /// Objects that were left to first touch, or left in place by a phase, as planned.
     pub left: AtomicU64,
-    /// Objects that were to be placed when the second thread is created, or a phase begins, and were not: that did
-    /// not happen while they were there.
+    /// Objects that waited for the second thread or for a phase, and were freed before, or when the process ended.
     pub waited: AtomicU64,
     /// Objects placed when the second thread was created, or their phase began.
     pub switched: AtomicU64,
-    /// Their pages that were on another node, and were moved.
+    /// Pages of these objects that were on another node, and were moved.
     pub switched_moved: AtomicU64,
-    /// Time for which the thread waited for that which created the second one, or began the phase.
+    /// Time that this took the thread that created the second thread, or began the phase.
     pub switched_ns: AtomicU64,
-    /// Objects that were to wait and were placed at their allocation, or that a phase has left where they were, for
-    /// want of a way to move pages.
+    /// Objects that were placed at their allocation instead of later, or that a phase has left in place, because pages
+    /// cannot be moved here.
     pub early: AtomicU64,
     /// Objects recognised but smaller than two pages.
     pub too_small: AtomicU64,
-    /// Pieces given up for want of mappings.
+    /// Pieces that were merged with others, because the limit of mappings was reached.
     pub coarsened: AtomicU64,
-    /// Objects not placed for want of mappings, or of room to remember them.
+    /// Objects that were not placed, because a limit of mappings or of remembered objects was reached.
     pub no_room: AtomicU64,
-    /// Pages planned for nodes that this process has no memory of.
+    /// Pages planned for nodes on which this process may have no memory.
     pub missing_node_pages: AtomicU64,
     /// Pages that `touch` left alone: beyond its cap, or not safe to touch.
     pub untouched: AtomicU64,
     /// Static objects that would lie outside their module.
     pub outside: AtomicU64,
-    /// What the kernel refused.
+    /// Requests that the kernel refused.
     pub failures: Failures,
 }
 
@@ -169,7 +168,7 @@ impl RuleCounters {
         ]
     }
 
-    /// One of its objects has another rule's place from here on, where it is counted.
+    /// Discounts one object, which another rule places and counts from now on.
     pub fn placed_elsewhere(&self, pages: u64, bytes: u64) {
         for (counter, less) in [
             (&self.objects, 1),
@@ -180,7 +179,7 @@ impl RuleCounters {
         }
     }
 
-    /// Forgets what a forked process's parent did.
+    /// Sets all counters to 0: a forked process counts for itself.
     pub fn clear(&self) {
         self.shown()
             .iter()
@@ -189,7 +188,7 @@ impl RuleCounters {
     }
 }
 
-/// Moves what has waited, and counts pages and time with the rule.
+/// Counts pages and time while an object is moved that has waited for the second thread or a phase.
 pub struct Switch<'a> {
     counters: &'a RuleCounters,
     began_ns: u64,
@@ -197,7 +196,7 @@ pub struct Switch<'a> {
 }
 
 impl<'a> Switch<'a> {
-    /// It begins now.
+    /// The move begins now.
     pub fn begin(counters: &'a RuleCounters) -> Self {
         Self {
             counters,
@@ -206,7 +205,7 @@ impl<'a> Switch<'a> {
         }
     }
 
-    /// It is done.
+    /// The move is done.
     pub fn end(self) {
         let moved = self.counters.moved.load(Relaxed).saturating_sub(self.moved);
         let took_ns = sys::monotonic_ns().saturating_sub(self.began_ns);
@@ -215,7 +214,7 @@ impl<'a> Switch<'a> {
     }
 }
 
-/// Takes one away where there is one: a forked process counts for itself, from 0.
+/// Subtracts one, unless the counter is 0: a forked process's counters begin at 0, below what its parent counted.
 pub fn discount(counter: &AtomicU64) {
     let _ = counter.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
 }

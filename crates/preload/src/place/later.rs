@@ -22,8 +22,8 @@ use super::placed::Waiting;
 use super::{Object, RuleList, State};
 
 impl State {
-    /// The second thread is about to be created: places what waits for that. Once; a thread that comes by
-    /// meanwhile does not wait.
+    /// Places the objects that wait for the second thread, which is about to be created. Only the first call does so; a
+    /// thread that calls meanwhile does not wait.
     pub(super) fn second_thread(&self) {
         if self.has_second_thread.swap(true, SeqCst) || !self.has_later || self.touches() {
             return;
@@ -69,8 +69,8 @@ impl State {
         discount(&counters.waited);
     }
 
-    /// Remembers an object that has its place by a rule for a share of its call site's objects, until it is known how many
-    /// there are. Where there is no room it stays where it is.
+    /// Remembers an object whose place depends on the number of objects of its call site, until that number is known. If
+    /// there is no room, the object stays where it is.
     pub(super) fn await_count(&self, index: usize, object: Object) {
         let (Some(rule), Some(origin)) = (self.section.rules.get(index), object.origin) else {
             return;
@@ -91,7 +91,7 @@ impl State {
         self.waiting.insert(object.address, waiting);
     }
 
-    /// Objects so far of those that a rule goes through by number.
+    /// The number of objects so far at a rule's call site.
     fn counted(&self, rule: &Rule, index: usize) -> u32 {
         let thread = match rule.thread {
             NONE => self.threads.current().unwrap_or(NONE),
@@ -104,7 +104,7 @@ impl State {
         })
     }
 
-    /// Moves an object to the share that it has of as many objects as there are, if that is another one's.
+    /// Moves an object to another thread's share, if the real number of objects puts it there.
     fn deal_anew(&self, rule: &Rule, waiting: &Waiting, object: Object) {
         let index = waiting.rule as usize;
         let [share, shares] = rule.turn;
@@ -127,7 +127,7 @@ impl State {
         rule.flags & RULE_LATER != 0 && !self.has_second_thread.load(Relaxed) && !self.touches()
     }
 
-    /// Remembers an object until the second thread is created; static ones are found again without.
+    /// Remembers an object until the second thread is created. Static objects are not remembered: the rules find them again.
     pub(super) fn wait(&self, index: usize, object: Object, counters: &RuleCounters) {
         count(&counters.waited);
         let Some(origin) = object.origin else {
@@ -144,7 +144,7 @@ impl State {
             return count(&counters.no_room);
         }
         fence(SeqCst);
-        // Those that waited may have been looked through before this one was there.
+        // The second thread's creator may have taken out the waiting objects before this one was inserted.
         if self.has_second_thread.load(Relaxed) && self.waiting.remove(object.address).is_some() {
             self.switch(&self.section, index, object);
         }

@@ -1,4 +1,4 @@
-//! Memory for the tables: mapped once, zeroed, never given back.
+//! Memory for the tables: mapped once, zeroed, never unmapped.
 
 use crate::sys;
 
@@ -8,14 +8,14 @@ use crate::sys;
 /// All-zero bytes must be a valid value.
 pub unsafe trait Zeroed {}
 
-/// A value of its own mapping, which costs memory only where it is written to.
+/// A zeroed value in a mapping of its own, of which only written pages cost memory.
 pub fn zeroed<T: Zeroed>() -> Option<&'static T> {
     let address = sys::reserve(size_of::<T>()).ok()?;
     // SAFETY: fresh, zeroed, page-aligned memory of that size that is never unmapped.
     Some(unsafe { &*(address as *const T) })
 }
 
-/// So many zeroed values, next to each other.
+/// `count` zeroed values in a mapping of their own.
 pub fn zeroed_slice<T: Zeroed>(count: usize) -> Option<&'static [T]> {
     if count == 0 {
         return Some(&[]);

@@ -1,4 +1,4 @@
-//! Moves pages that are there already, by `move_pages`, and counts what became of them.
+//! Moves pages that are present, by `move_pages`, and counts what became of them.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,13 +12,13 @@ const ENOENT: i32 = 2;
 const EFAULT: i32 = 14;
 const EBUSY: i32 = 16;
 
-/// In larger objects no pages are looked for: they are address space reserved in advance, fresh from
-/// the kernel, and asking for every page of terabytes takes seconds.
+/// Pages of larger objects are not moved: such objects are reserved address space without pages yet, and it would take
+/// seconds to ask the kernel for every page of terabytes.
 const SEARCHED_BYTES_MAX: usize = 1 << 36;
 
 /// Pages gathered for one `move_pages`.
 const BATCH_PAGES: usize = 8192;
-/// Calls for one batch: each pinned range among its pages takes two more.
+/// Most calls for one batch: each range of pinned pages in it takes two more.
 const CALLS_MAX: usize = 64;
 /// A status that the kernel never writes.
 const NOT_REACHED: i32 = i32::MIN;
@@ -33,7 +33,7 @@ struct Batch {
 pub struct Movement<'a> {
     extent: Extent,
     counters: &'a RuleCounters,
-    /// Address of a mapped [`Batch`]; mapped when the first page turns up.
+    /// Address of a [`Batch`], which is mapped when the first page is found.
     batch: Option<usize>,
     length: usize,
 }
@@ -49,7 +49,7 @@ impl<'a> Movement<'a> {
         }
     }
 
-    /// Moves the pages of an object's pieces that are there.
+    /// Moves the present pages of an object's pieces.
     pub fn object(mut self, mut pieces: Pieces<'_>, allowed: &NodeSet, interleaved: &NodeSet) {
         let (mut start, end) = pieces.range();
         if start >= end || end - start > SEARCHED_BYTES_MAX {
@@ -73,7 +73,7 @@ impl<'a> Movement<'a> {
                 }
                 let node = match piece.map(|piece| piece.target) {
                     Some(Target::Node(node)) if allowed.contains(node) => Some(node),
-                    // The kernel deals pages that are not there yet in the same order.
+                    // The kernel takes the nodes in the same order for pages that are touched later.
                     Some(Target::Interleave) if count > 0 => {
                         interleaved.nth(page / self.extent.unit_bytes % count)
                     }
@@ -134,8 +134,8 @@ impl<'a> Movement<'a> {
         }
     }
 
-    /// Moves the first `length` pages of a batch. The kernel stops at pages that it can't move, and says nothing of
-    /// those after them: these are moved to the batch's front, and their number is returned.
+    /// Moves the first `length` pages of a batch. The kernel stops at pages that it can't move: the pages after them
+    /// are left at the batch's front, and their number is returned.
     fn move_first(&self, batch: &mut Batch, length: usize) -> usize {
         let Batch {
             pages,
@@ -171,8 +171,8 @@ impl<'a> Movement<'a> {
         if kept == 0 {
             return 0;
         }
-        // Of a huge page the kernel moves all with the first part that is asked for, and finds the other
-        // parts busy then.
+        // The kernel moves a whole huge page when asked for its first part, and calls the other parts busy
+        // then.
         let left = self.keep_misplaced(batch, kept, &self.counters.moved);
         if !stopped {
             self.refused(Errno(EBUSY), left);
@@ -181,7 +181,7 @@ impl<'a> Movement<'a> {
         if left < length {
             return left;
         }
-        // Nothing moved: the first pages that go to one node, which the kernel moves together, are pinned.
+        // Nothing moved: of the first pages for one node, which the kernel moves together, at least one is pinned.
         let node = batch.nodes[0];
         let pinned = batch.nodes[..left]
             .iter()
@@ -193,8 +193,8 @@ impl<'a> Movement<'a> {
         left - pinned
     }
 
-    /// Asks where the first `length` pages of a batch are, which is cheap, and moves those on
-    /// another node than planned to its front; returns their number, and counts the others.
+    /// Asks the kernel, which is cheap, on which nodes the first `length` pages of a batch are. Puts the pages on another
+    /// node than planned at the batch's front and returns their number; counts the others.
     fn keep_misplaced(&self, batch: &mut Batch, length: usize, in_place: &AtomicU64) -> usize {
         let Batch {
             pages,

@@ -1,4 +1,4 @@
-//! One object: placed by memory policy, or by touching its pages.
+//! Placement of one object, by memory policy or by touching its pages.
 
 use core::sync::atomic::Ordering::*;
 
@@ -18,9 +18,9 @@ use crate::touch::{self, ObjectToTouch};
 pub(super) struct Object {
     pub(super) address: usize,
     pub(super) size_bytes: usize,
-    /// Absent where the object is static.
+    /// `None` for a static object.
     pub(super) origin: Option<Origin>,
-    /// May it be written to? Of a mapping that is not known.
+    /// May this library write to it? False for a mapping, whose protection is unknown.
     pub(super) is_writable: bool,
 }
 
@@ -34,7 +34,7 @@ impl Object {
         }
     }
 
-    /// A rule's static object; none where the module is not loaded, or does not reach that far.
+    /// A rule's static object; `None` if the module is not loaded, or ends before it.
     pub(super) fn of_module(module: &Module, rule: &Rule) -> Option<Self> {
         let address = module.address(rule.offset, rule.size_bytes)?;
         let size_bytes = rule.size_bytes as usize;
@@ -48,8 +48,7 @@ impl Object {
 }
 
 impl State {
-    /// Places one object by rule `index` of a list, or leaves it until the second thread is created. False: it was not
-    /// placed.
+    /// Places one object by rule `index` of a list, or has it wait for the second thread. Returns whether it was placed.
     pub(super) fn place(&self, list: &RuleList, index: usize, object: Object) -> bool {
         let Object {
             address,
@@ -114,7 +113,7 @@ impl State {
         true
     }
 
-    /// Touches the pages of an object, or has it wait for others. Returns how many, from its first on.
+    /// Touches an object's pages, or has the object wait for others. Returns how many pages are touched, from the first on.
     fn touch(
         &self,
         index: usize,
@@ -154,8 +153,7 @@ impl State {
         granted
     }
 
-    /// Places by memory policy; false where there was no room for it. An object that `is_moved` loses the policies
-    /// that it had.
+    /// Places by memory policy; false if a limit was reached. If the object `is_moved`, its earlier policies are removed.
     fn bind(
         &self,
         extent: Extent,
@@ -165,7 +163,7 @@ impl State {
         (origin, is_moved): (Option<Origin>, bool),
     ) -> bool {
         let exact = Pieces::new(extent, pattern);
-        // Each piece may be a mapping of its own, and so may what is left of the old one behind them.
+        // Each piece may become a mapping of its own, and so may the rest of the old mapping behind them.
         let wanted = exact.count_up_to(self.mappings.max()).saturating_add(1);
         let Some(granted) = self.claim(extent.address, (start, end), wanted, counters, origin)
         else {
@@ -179,7 +177,7 @@ impl State {
         let nodes = (&self.allowed, self.spreads_at(extent.address));
         let mut outcome = bind::place(extent, pieces, &pattern, nodes, counters);
         if outcome == Outcome::LargerPages {
-            // Explicit huge pages, of which the kernel splits no mapping.
+            // These are explicit huge pages: the kernel does not split a mapping within one.
             let extent = Extent {
                 unit_bytes: self.plan.header.huge_page_bytes as usize,
                 ..extent
@@ -202,8 +200,8 @@ impl State {
         true
     }
 
-    /// Up to `wanted` mappings for an object, at least 2, with which it is remembered unless it is static; none
-    /// where there is no room.
+    /// Grants an object at least 2 and up to `wanted` mappings, and remembers it with these unless it is static. `None` if a
+    /// limit is reached.
     pub(super) fn claim(
         &self,
         address: usize,
@@ -212,7 +210,7 @@ impl State {
         counters: &RuleCounters,
         origin: Option<Origin>,
     ) -> Option<u64> {
-        // One that waited was kept local, and one that is moved had another place.
+        // An object that waited was kept local, and one that is moved had another place: it may be listed already.
         if origin.is_some()
             && let Some(before) = self.placed.remove(address)
         {

@@ -1,4 +1,4 @@
-//! Reading the plan of a process: its file, its section, and what of the machine matters to it.
+//! Reads the plan for this process: its file, its section, and what it needs to know of the machine.
 
 use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicU32};
@@ -37,8 +37,7 @@ impl core::fmt::Display for Unusable {
     }
 }
 
-/// Reads a whole file into memory of our own: a mapping would make the program's fate depend on
-/// nobody cutting the file short.
+/// Reads a whole file into memory. If the file were mapped and somebody cut it short, a read would end the program.
 fn read_file(path: &[u8]) -> Result<&'static [u8], Errno> {
     let mut terminated = [0; PATH_BYTES_MAX];
     terminated
@@ -58,7 +57,7 @@ fn read_all(file: usize) -> Result<&'static [u8], Errno> {
     let memory = unsafe { core::slice::from_raw_parts_mut(address as *mut u8, PLAN_BYTES_MAX) };
     let mut length = 0;
     let read = loop {
-        // The header alone first, so that a file of another kind is not read whole.
+        // Reads the header alone first, so that no other large file is read to its end.
         let wanted = if length < mem::size_of::<Header>() {
             mem::size_of::<Header>()
         } else {
@@ -85,7 +84,7 @@ fn read_all(file: usize) -> Result<&'static [u8], Errno> {
     Ok(memory.get(..read?).unwrap_or_default())
 }
 
-/// The number that a launcher gave this process.
+/// This process's rank, from its launcher's environment variables.
 fn rank() -> Option<u32> {
     nearpage_wire::RANK_VARIABLES
         .into_iter()
@@ -93,12 +92,12 @@ fn rank() -> Option<u32> {
         .and_then(|rank| u32::try_from(rank).ok())
 }
 
-/// Does ordinary memory get huge pages here without asking for them?
+/// Does memory get transparent huge pages that the program did not ask for?
 fn huge_pages_in_use() -> bool {
     let mut text = [0; 64];
     let path = b"/sys/kernel/mm/transparent_hugepage/enabled\0";
     let always = sys::read_text(path, &mut text).is_ok_and(|text| text.starts_with(b"[always]"));
-    // The C library's malloc asks for them itself where it is told to.
+    // The C library's malloc can be told to ask for huge pages.
     let tunables = environment::variable("GLIBC_TUNABLES").unwrap_or_default();
     let asked = tunables.split(|byte| *byte == b':').any(|tunable| {
         tunable
@@ -108,7 +107,7 @@ fn huge_pages_in_use() -> bool {
     always || asked
 }
 
-/// Nodes with memory for this process; where the kernel won't say, every node it might have.
+/// Nodes on which this process may have memory; if the kernel does not tell, all nodes.
 fn allowed_nodes() -> NodeSet {
     bind::allowed_nodes().unwrap_or(NodeSet {
         words: [u64::MAX; NODES_MAX / 64],
@@ -128,12 +127,12 @@ impl RuleList {
 }
 
 impl State {
-    /// The state for this process; none where the plan has nothing for it.
+    /// The state for this process; `None` if no section of the plan is for it.
     pub(super) fn read(path: &[u8]) -> Result<Option<&'static Self>, Unusable> {
         let no_memory = || Unusable::File(sys::ENOMEM);
         let bytes = read_file(path).map_err(Unusable::File)?;
         let plan = Plan::parse(bytes).map_err(Unusable::Content)?;
-        unmatched_memory::shed(&plan);
+        unmatched_memory::drop_inherited(&plan);
         let modules = zeroed::<Modules>().ok_or_else(no_memory)?;
         // Static objects are placed once the state is complete.
         modules.refresh(&plan, |_| {});
@@ -154,7 +153,7 @@ impl State {
             *slot = Some(Phase::new(phase, number, (list, pins), waiting));
         }
         let allowed = allowed_nodes();
-        let rest = UnmatchedMemory::read(&plan, rules, &allowed);
+        let unmatched = UnmatchedMemory::read(&plan, rules, &allowed);
         let mut summary_path = [0; PATH_BYTES_MAX];
         let named = environment::variable(SUMMARY_VARIABLE)
             .filter(|path| path.len() < PATH_BYTES_MAX)
@@ -185,7 +184,7 @@ impl State {
             allowed,
             huge_pages: huge_pages_in_use(),
             can_populate: touch::can_populate(),
-            rest,
+            unmatched,
             has_later: rules
                 .iter()
                 .any(|rule| rule.flags & RULE_LATER != 0 || rule.objects != 0),

@@ -1,13 +1,13 @@
-//! Numbering allocations: how many a thread made before at the call site, and which thread it is.
+//! Numbers allocations, per call site and thread, and threads by their order of creation.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use super::memory::Zeroed;
 use crate::sys;
 
-/// Pairs of call site and thread that are counted; allocations of further ones have no number.
+/// Most pairs of call site and thread that are counted; allocations of further pairs have no number.
 const COUNTED_MAX: usize = 1 << 14;
-/// Threads whose creation order is remembered at a time.
+/// Most threads whose creation order is remembered at a time.
 const THREADS_MAX: usize = 1 << 14;
 const PROBES: usize = 16;
 
@@ -15,7 +15,7 @@ const PROBES: usize = 16;
 pub struct Orders {
     keys: [AtomicU64; COUNTED_MAX],
     counts: [AtomicU32; COUNTED_MAX],
-    /// Anything was counted.
+    /// An allocation was counted.
     is_used: AtomicBool,
     /// Allocations that found no counter.
     pub full: AtomicU64,
@@ -30,7 +30,7 @@ pub fn spread(key: u64) -> usize {
 }
 
 impl Orders {
-    /// The number of this allocation, from 0, and counts it.
+    /// Counts an allocation; returns its number, from 0. `None` if there is no counter left.
     pub fn next(&self, group: u32, thread: u32) -> Option<u32> {
         self.is_used.store(true, Relaxed);
         let wanted = key(group, thread);
@@ -45,14 +45,14 @@ impl Orders {
         None
     }
 
-    /// How many were counted.
+    /// The number of allocations that were counted.
     pub fn counted(&self, group: u32, thread: u32) -> u32 {
         let wanted = key(group, thread);
         let slot = slots(wanted).find(|slot| self.keys[*slot].load(Relaxed) == wanted);
         slot.map_or(0, |slot| self.counts[slot].load(Relaxed))
     }
 
-    /// A forked process counts from 0.
+    /// Sets all counters to 0: a forked process counts for itself.
     pub fn clear(&self) {
         if !self.is_used.swap(false, Relaxed) {
             return;
@@ -73,7 +73,7 @@ fn key(group: u32, thread: u32) -> u64 {
     (u64::from(group) + 1) << 32 | u64::from(thread)
 }
 
-/// Where a key may be.
+/// The slots in which a key may be.
 fn slots(key: u64) -> impl Iterator<Item = usize> {
     let start = spread(key);
     (0..PROBES).map(move |probe| (start + probe) % COUNTED_MAX)
@@ -96,7 +96,7 @@ pub struct Threads {
 unsafe impl Zeroed for Threads {}
 
 impl Threads {
-    /// Remembers a thread; ids are used again, so the newest one counts.
+    /// Remembers a thread. The kernel reuses ids, so the newest thread with an id counts.
     pub fn started(&self, tid: u32, order: u32) {
         let entry = u64::from(tid) << 32 | u64::from(order);
         let start = spread(tid.into());
@@ -104,7 +104,7 @@ impl Threads {
         if let Some(own) = slots().find(|slot| slot.load(Relaxed) >> 32 == u64::from(tid)) {
             own.store(entry, Relaxed);
         } else if slots().all(|slot| slot.compare_exchange(0, entry, Relaxed, Relaxed).is_err()) {
-            // Full: the first is most likely of a thread that ended long ago.
+            // No slot is free: the first one is most likely that of a thread that ended long ago.
             self.slots[start % THREADS_MAX].store(entry, Relaxed);
         }
     }

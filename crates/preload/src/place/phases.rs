@@ -1,17 +1,17 @@
 //! Placements that begin when a function of the program is first executed.
 //!
-//! A phase has rules of its own, which are tried beside the section's. What they recognise is remembered, and placed
-//! by the section meanwhile; when a thread is about to execute the phase's function, with a team or as a thread of its
-//! own, that thread sets the policies and moves the pages that are there, once. Another that comes by meanwhile does not
-//! wait. From then on objects are placed at their allocation by the rules of the phase that began last, where
-//! one fits. What a phase leaves to first touch stays where it is: there is no system call for it.
+//! A phase has rules of its own, which are tried beside the section's. An object that they recognise is remembered, and
+//! placed by the section's rules until the phase begins. The phase begins when a thread is about to execute its function,
+//! with a team or as a thread's start routine. That thread sets the policies and moves the pages that are present, once;
+//! another thread that executes the function meanwhile does not wait. From then on, new objects are placed by the rules of
+//! the phase that began last, if one of them fits. Objects that a phase leaves to first touch stay where they are: no
+//! system call returns pages to first touch.
 //!
-//! Threads change places with a phase whose pins say so: the thread that begins it pins those that are there, by their
-//! ids, before it moves pages, and threads that start later have the CPUs of the phase that began last. Who is not pinned
-//! any more as the plan had it is left alone: the program, its runtime or somebody else has decided otherwise.
+//! If a phase has pins, threads change CPUs: the thread that begins the phase pins the running threads, by their ids, before
+//! it moves pages. Threads that start later get the CPUs of the phase that began last. A thread that is no longer
+//! pinned as the plan had it is left alone: the program, its runtime or a user has decided otherwise.
 //!
-//! A forked process goes on where its parent was: what had begun has begun, and its pages are where they were moved
-//! to.
+//! In a forked process, the phases that had begun in its parent have begun, and pages are where they were moved.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
@@ -27,37 +27,37 @@ use crate::regions;
 /// Phases of this process that have not begun.
 static TO_BEGIN: AtomicU32 = AtomicU32::new(0);
 
-/// What changes when a function is first executed.
+/// Placements that begin when a function is first executed.
 pub struct Phase {
     /// Module index of the function.
     pub(super) module: u32,
     /// Its virtual address in the module's file.
     pub(super) offset: u64,
     pub(super) list: RuleList,
-    /// Its number in the plan.
+    /// The phase's number in the plan.
     pub(super) number: u32,
-    /// The section's, with other CPUs; empty: threads stay.
+    /// The section's pins with other CPUs; empty: threads stay.
     pub(super) pins: &'static [Pin],
     pub(super) threads: ThreadCounters,
     /// Objects that move when the phase begins.
     pub(super) waiting: &'static Objects<Waiting>,
-    /// Number among those that have begun, from 1; 0: it has not.
+    /// Its number among the phases that have begun, from 1; 0: it has not begun.
     pub(super) turn: AtomicU32,
 }
 
-/// What became of threads when a phase began.
+/// What became of the threads that a phase moves.
 #[derive(Default)]
 pub struct ThreadCounters {
-    /// On another CPU since.
+    /// Threads that were pinned to another CPU.
     pub changed: AtomicU64,
-    /// Not pinned any more as the plan had it, and left alone.
+    /// Threads that were no longer pinned as the plan had it, and were left alone.
     pub left: AtomicU64,
     /// Threads that the kernel would not pin.
     pub failed: AtomicU64,
 }
 
 impl ThreadCounters {
-    /// Forgets what a forked process's parent did.
+    /// Sets all counters to 0: a forked process counts for itself.
     pub fn clear(&self) {
         for counter in [&self.changed, &self.left, &self.failed] {
             counter.store(0, Relaxed);
@@ -95,10 +95,10 @@ impl Phase {
     }
 }
 
-/// For each phase: the rule that recognises an object, and the phase's turn when it was looked at.
+/// For each phase: its turn when the object was recognised, and the rule that recognised it.
 pub(super) type Recognised = [Option<(u32, usize)>; PHASES_MAX];
 
-/// Does anything begin when a function is executed?
+/// Is there a phase that has not begun?
 #[inline]
 pub fn awaits_function() -> bool {
     TO_BEGIN.load(Relaxed) != 0
@@ -109,12 +109,12 @@ impl State {
         self.phases.iter().flatten()
     }
 
-    /// The section's rules, and those of each phase.
+    /// The section's rules, and the rules of each phase.
     pub(super) fn lists(&self) -> impl Iterator<Item = &RuleList> {
         core::iter::once(&self.section).chain(self.phases().map(|phase| &phase.list))
     }
 
-    /// Learns of calls that enter the phases' functions.
+    /// Redirects calls to this library by which a phase's function may be entered.
     pub(super) fn start_phases(&self) {
         TO_BEGIN.store(self.phases().count() as u32, Relaxed);
         for phase in self.phases() {
@@ -122,7 +122,7 @@ impl State {
                 if module.is(phase.module)
                     && let Some(function) = module.address(phase.offset, 1)
                 {
-                    regions::lead_here(function, self.plan.header.page_bytes as usize);
+                    regions::redirect_calls(function, self.plan.header.page_bytes as usize);
                 }
             });
         }
@@ -162,7 +162,7 @@ impl State {
         });
     }
 
-    /// Moves the threads that are there to where they run from a phase on.
+    /// Moves the running threads to the CPUs that they have from this phase on.
     fn change_places(&self, phase: &Phase) {
         for number in 0..phase.pins.len().min(self.pin_rules.len()) {
             let given = |pins: &[Pin], cpu| pins.get(number).is_some_and(|pin| pin.cpu == cpu);
@@ -179,7 +179,7 @@ impl State {
         }
     }
 
-    /// The CPU of the threads with a pin: as the phase has it that began last, of those with which threads change places.
+    /// The present CPU of a pin: that of the latest phase with pins, or the section's.
     pub(super) fn cpu_now(&self, number: usize) -> u32 {
         let phases = self.phases().filter_map(|phase| {
             let turn = phase.turn.load(SeqCst);
@@ -209,7 +209,7 @@ impl State {
             }
             return;
         }
-        // It waits for the second thread no more.
+        // The object no longer waits for the second thread.
         if object.origin.is_some()
             && let Some(waiting) = self.waiting.remove(object.address)
             && let Some(counters) = self.section.counters.get(waiting.rule as usize)
@@ -233,7 +233,7 @@ impl State {
                 }
             });
         }
-        // In the order in which they began.
+        // The phases move it in the order in which they began.
         for turn in 1..=self.phases_begun.load(SeqCst) {
             for phase in self.phases() {
                 if phase.turn.load(SeqCst) == turn {
@@ -255,7 +255,7 @@ impl State {
         })
     }
 
-    /// Which rules of the phases recognise a new object. Each list counts it among those of its call site.
+    /// Finds the rules of the phases that recognise a new object. Each list counts the object at its call site.
     pub(super) fn recognised(
         &self,
         origin: Origin,
@@ -278,7 +278,7 @@ impl State {
         })
     }
 
-    /// The one of them that places the object: that of the phase that began last.
+    /// The rule among these that places the object: that of the phase that began last.
     pub(super) fn newest(&self, recognised: &Recognised) -> Option<(&Phase, usize)> {
         let phases = self.phases.iter().zip(recognised);
         let begun = phases
@@ -292,7 +292,7 @@ impl State {
         Some((phase, index))
     }
 
-    /// Remembers a new object, which has its place for now, for the phases that had not begun.
+    /// Remembers a new object, which is placed for now, for the phases that have not begun.
     pub(super) fn await_phases(&self, recognised: &Recognised, object: Object) {
         let Some(origin) = object.origin else { return };
         for (phase, rule) in self.phases.iter().zip(recognised) {
@@ -323,7 +323,7 @@ impl State {
                 continue;
             }
             fence(SeqCst);
-            // Those that waited may have been looked through before this one was there.
+            // The phase may have begun, and taken out the waiting objects, before this one was inserted.
             if phase.has_begun() && phase.waiting.remove(object.address).is_some() {
                 self.move_to_phase(phase, index, object);
             }

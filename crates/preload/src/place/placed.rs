@@ -1,5 +1,5 @@
-//! Which ranges carry a policy of ours, so that memory given back is not left with it; which objects
-//! wait for theirs; and how many mappings policies cost.
+//! The tables of placed ranges, whose policies are removed when they are freed, and of objects that wait for their
+//! placement; and the number of mappings that policies add to the process.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -11,7 +11,7 @@ use super::remap::each_mapping;
 
 const BUCKETS: usize = 1 << 12;
 const SLOTS: usize = 8;
-/// Buckets that an address may be in.
+/// Consecutive buckets in which an address is looked for.
 const SPAN: usize = 2;
 
 /// A range with a policy.
@@ -21,10 +21,9 @@ pub struct Placed {
     pub start: usize,
     /// Their bytes.
     pub length: usize,
-    /// Mappings that it was granted.
+    /// Mappings that were granted for it.
     pub mappings: u32,
-    /// Is it the program's to unmap, or the C library's when the object is freed? Otherwise the
-    /// memory stays and is used again.
+    /// Does freeing it unmap the memory? Otherwise the memory stays in the heap and is used again.
     pub is_unmapped: bool,
 }
 
@@ -33,19 +32,19 @@ pub struct Placed {
 pub struct Waiting {
     /// Its rule.
     pub rule: u32,
-    /// Its number among those of its call site and thread, where its rule goes by numbers.
+    /// Its number among the objects of its call site and thread, if its rule uses numbers.
     pub number: u32,
     /// Its bytes.
     pub size_bytes: usize,
-    /// How it came to be.
+    /// Heap object or mapping.
     pub origin: Origin,
 }
 
-/// What is kept for an address: three words.
+/// The value that a table keeps for an address, in three words.
 pub trait AddressEntry: Copy {
-    /// The entry as the table keeps it.
+    /// The value's three words.
     fn words(self) -> [u64; 3];
-    /// From the words that [`Self::words`] made.
+    /// The value of these words, which [`Self::words`] returned.
     fn of(words: [u64; 3]) -> Self;
 }
 
@@ -88,7 +87,7 @@ impl AddressEntry for Waiting {
 /// Heap objects and mappings by address, at most 32 Ki. Zeroed memory has none.
 pub struct Objects<T> {
     count: AtomicUsize,
-    /// Keys apart from the rest: a `free` looks at no more than two cache lines.
+    /// Keys, separate from the values, so that a `free` reads two cache lines at most.
     keys: [[AtomicUsize; SLOTS]; BUCKETS],
     values: [[Words; SLOTS]; BUCKETS],
     kept: PhantomData<T>,
@@ -111,7 +110,7 @@ impl<T: AddressEntry> Objects<T> {
         })
     }
 
-    /// Remembers the object at `address`; false where there is no room.
+    /// Remembers the object at `address`; false if the table has no room.
     pub fn insert(&self, address: usize, object: T) -> bool {
         self.remove(address);
         let free = |(key, _): &(&AtomicUsize, &Words)| {
@@ -131,7 +130,7 @@ impl<T: AddressEntry> Objects<T> {
         true
     }
 
-    /// What is known of the object at `address`, which is thereby forgotten.
+    /// Takes the object at `address` out of the table.
     #[inline]
     pub fn remove(&self, address: usize) -> Option<T> {
         if self.count.load(Relaxed) == 0 || address <= BEING_WRITTEN {
@@ -150,7 +149,8 @@ impl<T: AddressEntry> Objects<T> {
         Some(object)
     }
 
-    /// Forgets every object, and tells of each. Those that come or go meanwhile may be left out.
+    /// Takes every object out of the table and passes it to `taken`. Objects that are inserted or removed meanwhile may be
+    /// missed.
     pub fn take_all(&self, mut taken: impl FnMut(usize, T)) {
         let keys = self.keys.iter().flatten();
         for (key, value) in keys.zip(self.values.iter().flatten()) {
@@ -173,7 +173,7 @@ pub struct Mappings {
     used: AtomicU64,
     /// Mappings of the process before any was added.
     before: AtomicU64,
-    /// Requests in vain since the last count, and how many of them the next count waits for.
+    /// Refused requests since the last count, and how many refusals the next count waits for.
     in_vain: AtomicU64,
     patience: AtomicU64,
 }
@@ -182,7 +182,7 @@ pub struct Mappings {
 unsafe impl Zeroed for Mappings {}
 
 impl Mappings {
-    /// Grants up to `max`.
+    /// Sets how many mappings may be granted.
     pub fn start(&self, max: u64) {
         self.max.store(max, Relaxed);
         self.used.store(0, Relaxed);
@@ -191,25 +191,25 @@ impl Mappings {
         self.patience.store(1, Relaxed);
     }
 
-    /// Most that may be in use.
+    /// The most mappings that may be in use.
     pub fn max(&self) -> u64 {
         self.max.load(Relaxed)
     }
 
-    /// In use, as far as is known.
+    /// Mappings in use, as counted last.
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// Takes up to `wanted`, at least `least` or none.
+    /// Takes up to `wanted` mappings; if fewer than `least` are left, none.
     pub fn take(&self, wanted: u64, least: u64) -> u64 {
         let taken = self.try_take(wanted, least);
         if taken == wanted {
             return taken;
         }
-        // Pieces in the heap are not given back when objects are freed, though the next object at
-        // the same place needs no new ones. Count what there really is, less and less often while
-        // that does not help.
+        // Mappings of freed heap objects stay in use, but the next object in the same memory needs no
+        // new ones, so the number in use may be too high. The real mappings are counted, ever less often while that
+        // gains nothing.
         if self.in_vain.fetch_add(1, Relaxed) + 1 < self.patience.load(Relaxed) {
             return taken;
         }
@@ -245,14 +245,14 @@ impl Mappings {
         taken
     }
 
-    /// Returns mappings that are gone.
+    /// Returns mappings that no longer exist.
     pub fn give_back(&self, count: u64) {
         let _ = self
             .used
             .fetch_update(Relaxed, Relaxed, |used| Some(used.saturating_sub(count)));
     }
 
-    /// The kernel has no more to give.
+    /// Grants no further mapping: the kernel has refused one.
     pub fn exhaust(&self) {
         self.used.fetch_max(self.max(), Relaxed);
     }
@@ -272,7 +272,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn what_is_remembered_is_found_once() {
+    fn a_remembered_object_is_found_once() {
         let ranges = zeroed::<Objects<Placed>>().unwrap();
         let placed = Placed {
             start: 0x1000,
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_wait_are_taken_together_once() {
+    fn waiting_objects_are_taken_together_once() {
         let waiting = zeroed::<Objects<Waiting>>().unwrap();
         let object = |rule: u32| Waiting {
             rule,
@@ -341,7 +341,7 @@ mod tests {
         let mappings = zeroed::<Mappings>().unwrap();
         mappings.start(100);
         assert_eq!(mappings.take(60, 2), 60);
-        // In vain, but the process really has hardly more mappings than before.
+        // More than is left, but the count finds hardly more mappings than before.
         assert!(mappings.take(60, 2) >= 40);
         mappings.start(10);
         assert_eq!(mappings.take(9, 1), 9);

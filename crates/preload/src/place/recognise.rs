@@ -1,4 +1,4 @@
-//! Which rule an object falls under. The first rule that fits wins.
+//! Finds the rule of an object: the first rule that fits wins.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -11,13 +11,13 @@ use super::order::{Orders, Threads, spread};
 use crate::modules::{Modules, Place};
 use crate::plan::Plan;
 
-/// Call sites whose rules are remembered; those of further ones are looked up every time.
+/// Most call sites whose rules are cached; for further call sites, all rules are tried every time.
 const SITES_MAX: usize = 1 << 12;
-/// Rules remembered per call site; of a site with more, every rule is tried every time.
+/// Most rules cached per call site; for a site with more, all rules are tried every time.
 const RULES_MAX: usize = 29;
 const PROBES: usize = 8;
 
-/// How an object came to be.
+/// Where an object's memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The heap.
@@ -26,11 +26,11 @@ pub enum Origin {
     Mapping,
 }
 
-/// Rules of the section that a call site may fall under, in order.
+/// The rules that may fit objects of a call site, in order.
 #[derive(Clone, Copy)]
 struct Candidates {
     rules: [u32; RULES_MAX],
-    /// More than [`RULES_MAX`]: any rule.
+    /// A number above [`RULES_MAX`]: any rule may fit.
     count: u32,
 }
 
@@ -114,7 +114,7 @@ impl<'table> Stack<'table> {
         stack
     }
 
-    /// Do the rule's frames lead the stack? A frame in no known module fits nothing.
+    /// Are the rule's frames the innermost of the stack? A frame in no known module fits no rule.
     fn fits(&self, ranges: &[FrameRange]) -> bool {
         ranges.len() <= self.depth
             && ranges.iter().zip(&self.frames).all(|(range, place)| {
@@ -126,7 +126,7 @@ impl<'table> Stack<'table> {
     }
 }
 
-/// All that recognising needs to know.
+/// The plan and this process, as far as they decide which rule an object has.
 #[derive(Clone, Copy)]
 pub struct Recogniser<'a> {
     /// The plan.
@@ -172,10 +172,10 @@ impl Recogniser<'_> {
         }
     }
 
-    /// The smallest size that any rule for heap objects or mappings asks about.
+    /// The size of the smallest heap object or mapping that any rule concerns.
     pub fn size_bytes_min(&self) -> usize {
         let asked = |rule: &Rule| {
-            // Smaller objects are never placed; they matter only where allocations are numbered.
+            // Smaller objects are never placed, but they count where a rule numbers allocations.
             let least = if rule.is_numbered() {
                 1
             } else {
@@ -196,11 +196,11 @@ impl Recogniser<'_> {
             .unwrap_or(usize::MAX)
     }
 
-    /// The number of the rule that the object falls under. Counts it among those of its call site.
+    /// Finds the rule of a new object, and counts the object at its call site.
     pub fn recognise(&self, origin: Origin, size_bytes: usize, frames: &[usize]) -> Option<usize> {
         let candidates = self.candidates(frames);
         let listed = candidates.rules.get(..candidates.count as usize);
-        // Only where the list is incomplete.
+        // The stack is needed only if the cache does not list all rules.
         let stack = listed.is_none().then(|| Stack::of(frames, self.modules));
         let all = if listed.is_none() {
             0..self.rules.len()
@@ -254,7 +254,7 @@ impl Recogniser<'_> {
         winner
     }
 
-    /// The allocation's number in a group, taken once however many rules ask.
+    /// The allocation's number in a group of rules; counted once, however many rules ask for it.
     fn number(
         &self,
         group: u32,

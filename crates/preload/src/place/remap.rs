@@ -1,8 +1,7 @@
 //! `mremap` of memory whose pages have several policies.
 //!
-//! Linux resizes or moves only what is one mapping, and placing an object in pieces makes several of
-//! the one that the program knows. What the program could do without a plan it can do with one: the
-//! mappings are moved one by one, pages and policies with them.
+//! Linux's `mremap` accepts one mapping only, but the placement of an object in pieces splits the program's mapping. A call
+//! that works without a plan must work with one, so the pieces are moved one by one, with their pages and policies.
 
 use crate::sys::{self, Errno};
 
@@ -10,7 +9,7 @@ const MREMAP_MAYMOVE: usize = 1;
 const MREMAP_FIXED: usize = 2;
 const MAP_FIXED: usize = 0x10;
 const PROT_NONE: usize = 0;
-/// Mappings that one object may consist of.
+/// Most mappings that one object may consist of.
 const MAPPINGS_MAX: usize = 1 << 16;
 
 /// Start and end of a mapping.
@@ -21,18 +20,18 @@ pub(super) type Range = (usize, usize);
 pub(super) struct Mapping {
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Private, writable, and no file is behind it.
+    /// It is private, writable and anonymous.
     pub(super) is_private_memory: bool,
 }
 
-/// The mappings of `/proc/self/maps`, fed in pieces of any size.
+/// Reads the mappings of `/proc/self/maps`, in pieces of any size.
 #[derive(Default)]
 struct MapsParser {
     column: Column,
     start: usize,
     end: usize,
     permissions: [u8; 4],
-    /// Columns that are done.
+    /// Columns of the current line that are read.
     columns: usize,
     has_file: bool,
 }
@@ -92,7 +91,7 @@ impl MapsParser {
 
 /// Calls `found` for every mapping of the process, in ascending order.
 pub(super) fn each_mapping(mut found: impl FnMut(Mapping)) -> Result<(), Errno> {
-    // The files of the process's main thread are empty once that has ended.
+    // `/proc/self` means the main thread, whose file is empty once that thread has ended.
     let file = sys::open(b"/proc/thread-self/maps\0", sys::O_RDONLY)?;
     let mut parser = MapsParser::default();
     let mut buffer = [0; 2048];
@@ -143,8 +142,8 @@ impl Drop for List {
     }
 }
 
-/// Does what `mremap` with these arguments would have done if the memory were one mapping. `None`:
-/// that is not why it failed, or this fails too; everything is as before then.
+/// Does what `mremap` with these arguments would have done if the memory were one mapping. `None` if it failed for another
+/// reason, or this fails as well; then nothing has changed.
 ///
 /// # Safety
 /// The contract of `mremap` itself, which must have failed.
@@ -175,13 +174,13 @@ pub unsafe fn remap(
     let [.., (last, last_end)] = *list.ranges() else {
         return None;
     };
-    // The range is one mapping, or has gaps, which is the program's own mistake.
+    // The range is one mapping, or has gaps: `mremap` failed for another reason.
     if list.length < 2 || last_end != old_end {
         return None;
     }
     let grown = new_length.saturating_sub(old_end - old);
     let remap = |from: Range, length: usize, flags: usize, to: usize| {
-        // SAFETY: what the caller asked for, one mapping at a time, into memory reserved for it.
+        // SAFETY: the mappings that the caller passed are moved one at a time, into memory reserved for them.
         unsafe {
             sys::call(
                 sys::number::MREMAP,
@@ -220,7 +219,7 @@ pub unsafe fn remap(
     };
     let fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
     let moved = |(start, end): Range| (target + (start - old), target + (end - old));
-    // What a smaller target has no room for goes.
+    // Mappings beyond a smaller target are dropped, as `mremap` drops them.
     let kept = list
         .ranges()
         .iter()

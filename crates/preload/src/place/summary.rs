@@ -1,9 +1,8 @@
 //! The summary of a process: one line of JSON, appended to the file of
-//! [`nearpage_wire::SUMMARY_VARIABLE`] in one write. It is written at the end and before an `exec`
-//! (which may fail: a process may have several, which add up). A process that a signal ends writes
-//! none (nor does one of which a second thread calls `exit` meanwhile), so each image that takes up a
-//! plan says that first: `{"pid":N,"began":true}`. One whose
-//! `exec` failed and that a signal ended later looks like one that became another program.
+//! [`nearpage_wire::SUMMARY_VARIABLE`] in one write, at the process's end and before an `exec`. An `exec` may fail, so a
+//! process may write several summaries, which add up. A process that a signal ends writes none, nor does
+//! one in which a second thread calls `exit` meanwhile. To show that, each program that uses a plan first writes
+//! `{"pid":N,"began":true}`. If its `exec` fails and a signal ends it later, it looks as if it had become another program.
 //!
 //! ```text
 //! {"pid":N,"executable":"NAME","rank":N|null,"mechanism":"bind"|"touch","bind_refused":ERRNO|null,
@@ -12,15 +11,15 @@
 //!            "waited":N,"switched":N,"switched_moved":N,"switched_ns":N,"early":N,
 //!            "too_small":N,"coarsened":N,"no_room":N,"missing_node_pages":N,"untouched":N,"outside":N,"ignored":true,
 //!            "failures":[{"call":"mbind"|"move_pages"|"touch"|"sched_setaffinity"|"set_mempolicy","errno":N,"count":N}…],
-//!            "rest":"set"|"left"|"waits"|"failed"}…],
+//!            "unmatched":"set"|"left"|"waits"|"failed"}…],
 //!  "phases":[{"number":N,"begun":true|false,"changed":N,"left":N,"failed":N}…]}
 //! ```
-//! Every rule of the process's section and of its phases is there, in order, under the number it has in the plan;
-//! counters that are 0 are left out, so a rule that matched nothing is `{"number":N}`. The counters
+//! `rules` has every rule of the process's section and of its phases, in order, with its number in the plan.
+//! Counters that are 0 are left out, so a rule that matched nothing is `{"number":N}`. The counters
 //! are those of [`super::counters::RuleCounters`]. `unnumbered` allocations found no room in the table that
-//! numbers them; `rest` stands with the rule about unmatched memory ([`super::unmatched_memory::Status`]); `mappings` says how many were added, and how many might have been.
-//! `phases` has those with which threads change places, under the number in the plan
-//! (`ThreadCounters` of `phases`).
+//! numbers them; `unmatched` stands with the rule about unmatched memory ([`super::unmatched_memory::Status`]); `mappings`
+//! says how many mappings were added, and how many could have been. `phases` has the phases with pins, with their numbers
+//! in the plan (`ThreadCounters` of `phases`).
 
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
@@ -30,11 +29,11 @@ use nearpage_wire::compact_plan::NONE;
 use super::State;
 use crate::sys;
 
-/// More than a line without its rules needs, and more than one rule needs.
+/// Upper bounds of the bytes of a line without its rules, and of one rule.
 const LINE_BYTES_MAX: usize = 4096;
 const RULE_BYTES_MAX: usize = 1536;
 
-/// Text in memory of its own; what does not fit makes it incomplete.
+/// Text in a mapping of its own; writes that do not fit mark it as incomplete.
 struct Line<'memory> {
     bytes: &'memory mut [u8],
     length: usize,
@@ -72,7 +71,7 @@ pub fn append(state: &State, path: &[u8]) -> Result<(), sys::Errno> {
     appended
 }
 
-/// Appends that the process has begun.
+/// Appends the line that says that the process uses a plan.
 pub fn append_began(path: &[u8]) -> Result<(), sys::Errno> {
     let mut bytes = [0; 64];
     let mut line = Line {
@@ -143,14 +142,14 @@ fn write_executable(state: &State, line: &mut impl Write) -> fmt::Result {
         match byte {
             b'"' | b'\\' => write!(line, "\\{}", *byte as char)?,
             b' '..=b'~' => line.write_char(*byte as char)?,
-            // Bytes of other encodings stay distinguishable, though not readable.
+            // Bytes that are no ASCII become escapes of their values: unreadable, but distinguishable.
             _ => write!(line, "\\u{byte:04x}")?,
         }
     }
     Ok(())
 }
 
-/// What the rules that a plan numbers did.
+/// Writes the counters of the rules that have numbers.
 fn write_rules(state: &State, line: &mut impl Write) -> fmt::Result {
     let rules = state
         .lists()
@@ -181,15 +180,19 @@ fn write_rules(state: &State, line: &mut impl Write) -> fmt::Result {
             separator = ",";
         }
         line.write_str(if separator == "," { "]" } else { "" })?;
-        if let Some(rest) = state.rest.as_ref().filter(|rest| rest.index == index) {
-            write!(line, ",\"rest\":\"{}\"", rest.status().name())?;
+        if let Some(unmatched) = state
+            .unmatched
+            .as_ref()
+            .filter(|unmatched| unmatched.index == index)
+        {
+            write!(line, ",\"unmatched\":\"{}\"", unmatched.status().name())?;
         }
         line.write_str("}")?;
     }
     Ok(())
 }
 
-/// What became of the threads that phases pin.
+/// Writes the counters of threads that phases pin.
 fn write_phases(state: &State, line: &mut impl Write) -> fmt::Result {
     let mut comma = "";
     for phase in state.phases().filter(|phase| !phase.pins.is_empty()) {

@@ -1,14 +1,16 @@
-//! Which objects were touched, and whether the program uses what is touched.
+//! The objects that were touched, and whether the program uses their pages.
 //!
 //! A touched page costs memory and a page fault, whether or not the program ever uses the page. Two limits keep
-//! that from harming the program. At most a number of pages, which the plan names, is touched at a time, freed objects
-//! not counted, and none while less than twice as much memory is available: other processes touch theirs. And where a
-//! rule's objects are freed and allocated again, the library looks whether they are used:
-//! of the object after the first that is freed, and of those after the 4th, 16th and so on, the last quarter is left
-//! alone. Before that object is freed, `mincore(2)` tells how many of those pages the program used. Where that is less
-//! than half, the rule's objects are left to first touch, until a later look finds that they are used.
+//! that from harming the program:
 //!
-//! Bounds: 32 Ki objects at a time; those beyond are left to first touch.
+//! - The plan sets how many pages of living objects may be touched. None are touched while less than twice
+//!   that memory is available, because other processes may touch as much.
+//! - If a rule's objects are freed and allocated again, the library samples whether they are used: it does not touch the
+//!   last quarter of the object that follows the 1st, 4th, 16th (and so on) freed object. Before this object is freed,
+//!   `mincore(2)` tells how many of these pages the program used. If it used less than half, the rule's objects are left
+//!   to first touch, until a later sample finds that they are used.
+//!
+//! At most 32 Ki objects are touched at a time; further objects are left to first touch.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -16,22 +18,22 @@ use super::memory::{Zeroed, zeroed, zeroed_slice};
 use super::placed::{AddressEntry, Objects};
 use crate::sys;
 
-/// Pages that one call of `mincore` tells of.
+/// Most pages for one call of `mincore`.
 const LOOK_PAGES: usize = 4096;
-/// Most calls for one object; the pages beyond are not looked at.
+/// Most calls of `mincore` for one object; further pages are not examined.
 const LOOKS_MAX: usize = 64;
 
-/// Pages for which available memory is looked up once: that takes as long as some tens of page faults.
+/// Available memory is looked up once per so many pages: a look-up takes as long as some tens of page faults.
 const LOOK_EVERY_PAGES: u64 = 1 << 14;
 
-/// The objects of one process that were touched, and what is known of each rule's.
+/// The touched objects of one process, and for each rule, whether its objects are used.
 pub struct TouchedObjects {
     objects: &'static Objects<TouchedObject>,
     rules: &'static [RuleUse],
     pages: AtomicU64,
     pages_max: u64,
     page_bytes: usize,
-    /// Pages that were granted since memory was last found available.
+    /// Pages granted since available memory was last looked up.
     pages_since: AtomicU64,
 }
 
@@ -42,7 +44,7 @@ struct TouchedObject {
     start: usize,
     /// Its whole pages.
     pages: u32,
-    /// The pages that are touched, from its first on.
+    /// Number of its touched pages, from the first page on.
     touched_pages: u32,
     rule: u32,
 }
@@ -63,10 +65,10 @@ impl AddressEntry for TouchedObject {
     }
 }
 
-/// Whether a rule's objects are used. Zeroed: nothing is known, and they are touched.
+/// Whether a rule's objects are used. Zeroed: unknown, and the objects are touched.
 struct RuleUse {
     freed: AtomicU64,
-    /// The object that is looked at, by its first page; 0: there is none.
+    /// First page of the object that is sampled; 0: none.
     observed: AtomicUsize,
     is_unused: AtomicBool,
 }
@@ -75,7 +77,7 @@ struct RuleUse {
 unsafe impl Zeroed for RuleUse {}
 
 impl TouchedObjects {
-    /// For so many rules, of which at most `pages_max` pages are touched at a time; none where there is no memory.
+    /// For `rules` rules, with at most `pages_max` touched pages at a time; `None` if no memory is left.
     pub fn new(rules: usize, pages_max: u64, page_bytes: usize) -> Option<Self> {
         Some(Self {
             objects: zeroed()?,
@@ -87,7 +89,7 @@ impl TouchedObjects {
         })
     }
 
-    /// How many pages of a static object may be touched, from its first on.
+    /// How many of a static object's `pages` may be touched, from the first on.
     pub fn claim_static(&self, pages: u64) -> u64 {
         if self.is_memory_short(pages) {
             return 0;
@@ -100,7 +102,7 @@ impl TouchedObjects {
         granted
     }
 
-    /// Is less memory available than twice what may be touched? It is looked up once for so many pages.
+    /// Is less memory available than twice what may be touched? Looked up once per [`LOOK_EVERY_PAGES`].
     fn is_memory_short(&self, pages: u64) -> bool {
         if self.pages_since.fetch_add(pages, Relaxed) < LOOK_EVERY_PAGES {
             return false;
@@ -113,13 +115,13 @@ impl TouchedObjects {
         is_short
     }
 
-    /// This process was forked just now, perhaps beside many others: it looks whether memory is available.
+    /// In a forked child, of which there may be many: has available memory looked up before the next page is touched.
     pub fn forked_child(&self) {
         self.pages_since.store(LOOK_EVERY_PAGES, Relaxed);
     }
 
-    /// How many pages of a new object of rule `rule` may be touched, from its first on; none: there is no room to remember
-    /// it. The object is remembered by its address until it is [freed](Self::freed).
+    /// How many pages of a new object of rule `rule` may be touched, from the first on. The object is remembered by its
+    /// address until it is [freed](Self::freed); `None` if there is no room for it.
     pub fn claim(&self, rule: usize, address: usize, (start, end): (usize, usize)) -> Option<u64> {
         let pages = ((end - start) / self.page_bytes).min(u32::MAX as usize) as u64;
         self.give_back(address);
@@ -137,7 +139,8 @@ impl TouchedObjects {
         None
     }
 
-    /// Pages of an object of `pages` that are to be touched, as far as its rule's objects are known to be used.
+    /// How many of a new object's `pages` are to be touched: all, three quarters of a sampled object, or none if the rule's
+    /// objects are known to be unused.
     fn wanted(&self, rule: usize, start: usize, pages: u64) -> u64 {
         let Some(rule) = self.rules.get(rule) else {
             return pages;
@@ -178,7 +181,7 @@ impl TouchedObjects {
         rule.observed.store(0, Relaxed);
     }
 
-    /// Forgets an object, and takes its pages off the number of touched ones.
+    /// Removes an object, and subtracts its pages from the number of touched pages.
     fn give_back(&self, address: usize) -> Option<TouchedObject> {
         let object = self.objects.remove(address)?;
         self.return_pages(object.touched_pages.into());
@@ -191,8 +194,8 @@ impl TouchedObjects {
             .fetch_update(Relaxed, Relaxed, |used| Some(used.saturating_sub(pages)));
     }
 
-    /// Has the program used half and more of these pages, which were not touched for it? None: the kernel doesn't say,
-    /// or there are none.
+    /// Has the program used at least half of these pages, which this library did not touch? `None` if the kernel does not
+    /// tell, or there are no pages.
     fn is_used(&self, from: usize, pages: usize) -> Option<bool> {
         let mut present = [0; LOOK_PAGES];
         let (mut seen, mut used) = (0, 0);
@@ -208,8 +211,8 @@ impl TouchedObjects {
     }
 }
 
-/// Bytes of memory that are available: to the system or, where that is less, to the control group at the root of
-/// what is mounted, a container's own.
+/// Available memory in bytes: that of the system or, if less, of the control group at the root of the mounted hierarchy,
+/// which is a container's own.
 fn available_bytes() -> Option<u64> {
     let mut text = [0; 256];
     let system = sys::read_text(b"/proc/meminfo\0", &mut text).ok()?;
@@ -268,7 +271,8 @@ mod tests {
         }
     }
 
-    /// What is granted for objects of 16 pages that come and go, of which the program uses the first `used`.
+    /// Allocates and frees `objects` objects of 16 pages, of each of which the program uses the first `used`. Returns how many
+    /// pages were granted for each.
     fn granted(touched: &TouchedObjects, used: usize, objects: usize) -> std::vec::Vec<u64> {
         let grant = |_| {
             let memory = Memory::new(16);
@@ -286,7 +290,7 @@ mod tests {
     fn objects_that_are_never_used_are_left_alone_from_the_third_on() {
         let touched = TouchedObjects::new(1, 1000, PAGE).unwrap();
         assert_eq!(granted(&touched, 1, 6), [16, 12, 0, 0, 0, 0]);
-        // The one after the 16th is used, and so those after it are touched again.
+        // The object after the 16th is used, so later objects are touched again.
         assert_eq!(granted(&touched, 16, 12)[9..], [0, 0, 16]);
     }
 

@@ -1,28 +1,28 @@
-//! The rest: what no rule for an object places, small objects among it. Where it goes is a memory policy
-//! of the process (`set_mempolicy`), which the kernel asks wherever memory has none of its own.
+//! Unmatched memory: all memory that no rule for an object places, such as small objects. It is placed by a memory policy
+//! of the process (`set_mempolicy`), which the kernel follows wherever memory has no policy of its own.
 //!
-//! # Who has the policy
-//! The kernel keeps it per thread, and a new thread has its creator's. The first thread sets it in the
-//! library's start, before `main`; the creator of the second one, where the rule is [`RULE_LATER`]; any
-//! other thread that is without it, at its next event. A thread that the program gave a policy keeps that.
+//! # Which threads have the policy
+//! The kernel keeps this policy per thread, and a new thread inherits its creator's. The first thread sets it when the
+//! library starts, before `main`. If the rule is [`RULE_LATER`], the creator of the second thread sets it. Any other thread
+//! without it sets it at its next hooked call. A thread to which the program gave a policy keeps that one.
 //!
-//! # What is not unmatched memory
-//! Objects that rules place have policies of their own, and those that rules leave to first touch get
-//! MPOL_LOCAL, as do those that wait, those that are placed by touching them, and pieces planned for nodes that are
-//! not there. Stacks get it too: the first thread's, and those of threads whose creation is seen. A stack's
-//! first pages, with the thread's control block, are touched by its creator, which is why that one creates
-//! threads under MPOL_LOCAL. Only what was mapped for a stack is bound, a mapping or two at most, within the plan's limit.
+//! # Memory that is kept out
+//! Objects that rules place have policies of their own. MPOL_LOCAL keeps other memory out: objects that rules leave to
+//! first touch, objects that wait, objects that are placed by touching them, and pieces planned for nodes that
+//! do not exist. It also keeps out stacks: the first thread's, and those of threads whose creation is seen. The creator of
+//! a thread touches the first pages of its stack, with the thread's control block, so it creates threads under MPOL_LOCAL.
+//! A stack takes one or two mappings, within the plan's limit; memory around it stays as it is.
 //!
-//! # Who must not have it
-//! A policy survives `fork`, which is right, and `exec`, which is not. The policy that the process was launched
-//! with is set before every `exec` (again ours, at the next event, where that fails) and around `posix_spawn`, `system`
-//! and `popen`. What comes by another way (a bare system call) is set right by the library in the program
-//! that starts: ours is marked by MPOL_F_STATIC_NODES, which `numactl` does not use.
-//! What `nearpage run` itself was launched with is in [`POLICY_VARIABLE`] where it is not the default.
+//! # Programs that must not inherit the policy
+//! A forked process should inherit the policy, an executed program should not. Therefore the policy with which the process
+//! was launched is restored before every `exec` and around `posix_spawn`, `system` and `popen`. If the `exec` fails, the
+//! thread gets the policy again at its next hooked call. A program that is executed by a bare system call inherits the
+//! policy, and this library removes it there: the policy is marked by MPOL_F_STATIC_NODES, which `numactl` does not use.
+//! If `nearpage run` itself was launched with another policy than the default, [`POLICY_VARIABLE`] holds that policy.
 //!
-//! # What cannot be kept apart
-//! The kernel asks the same policy for pages of files that the process reads in, and for page tables.
-//! Automatic NUMA balancing leaves memory with any of these policies where it is.
+//! # Limits
+//! The kernel follows the same policy for pages of files that the process reads, and for page tables.
+//! Automatic NUMA balancing does not move memory with any of these policies.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
@@ -41,7 +41,7 @@ use crate::{bounds, environment, message};
 
 const EINVAL: Errno = Errno(22);
 
-/// Threads of the process are to have its policy.
+/// The process has a policy that its threads are to have.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// What became of unmatched memory in this process.
@@ -54,7 +54,7 @@ pub enum Status {
     Waits,
     /// The process has its policy.
     Set,
-    /// The policy was refused, or could not be taken back.
+    /// The kernel refused the policy, or its removal.
     Failed,
 }
 
@@ -70,19 +70,19 @@ impl Status {
     }
 }
 
-/// The rule about unmatched memory, and what of this process matters to it.
+/// The placement of unmatched memory in this process.
 pub struct UnmatchedMemory {
     /// Position of its rule in the section.
     pub index: usize,
-    /// What the process gets; none: it is left to first touch.
+    /// The policy that threads get; `None`: unmatched memory is left to first touch.
     wanted: Option<MemoryPolicy>,
-    /// What it was launched with, unless the kernel does not say.
+    /// The policy with which the process was launched, or why the kernel does not tell it.
     launched: Result<MemoryPolicy, Errno>,
     status: AtomicU32,
 }
 
 impl UnmatchedMemory {
-    /// The section's first rule about unmatched memory, if it makes sense.
+    /// Reads the section's first rule about unmatched memory, if that rule is sound.
     pub(super) fn read(plan: &Plan<'_>, rules: &[Rule], allowed: &NodeSet) -> Option<Self> {
         let is_sound = |rule: &Rule| rule.subject == subject::UNMATCHED && plan.is_sound(rule);
         let index = rules.iter().position(is_sound)?;
@@ -101,7 +101,7 @@ impl UnmatchedMemory {
         })
     }
 
-    /// What became of it.
+    /// What became of unmatched memory.
     pub fn status(&self) -> Status {
         let number = self.status.load(Relaxed);
         [Status::Waits, Status::Set, Status::Failed]
@@ -130,7 +130,7 @@ impl UnmatchedMemory {
         self.status() == Status::Set && bind::policy().is_ok_and(|now| now.is_marked())
     }
 
-    /// Does `work` under another policy where the calling thread has that of unmatched memory; says whether.
+    /// Does `work` under the policy `other` if the calling thread has the policy of unmatched memory, and tells `work` so.
     fn aside<T>(&self, other: &MemoryPolicy, work: impl FnOnce(bool) -> T) -> T {
         let is_aside = self.is_followed() && bind::set_policy(other).is_ok();
         let done = work(is_aside);
@@ -141,16 +141,16 @@ impl UnmatchedMemory {
     }
 }
 
-/// Takes back a policy of unmatched memory that an earlier program left behind, which had no occasion to.
-pub(super) fn shed(plan: &Plan<'_>) {
-    if plan.places_rest() && bind::policy().is_ok_and(|found| found.is_marked()) {
+/// Removes a policy of unmatched memory that the process inherited from an earlier program.
+pub(super) fn drop_inherited(plan: &Plan<'_>) {
+    if plan.places_unmatched() && bind::policy().is_ok_and(|found| found.is_marked()) {
         let launched = environment::variable(POLICY_VARIABLE).and_then(MemoryPolicy::parse);
         let _ = bind::set_policy(&launched.unwrap_or(MemoryPolicy::DEFAULT));
     }
 }
 
-fn rest() -> Option<&'static UnmatchedMemory> {
-    state()?.rest.as_ref()
+fn unmatched() -> Option<&'static UnmatchedMemory> {
+    state()?.unmatched.as_ref()
 }
 
 /// Is there a policy that threads are to have?
@@ -162,27 +162,27 @@ pub fn is_wanted() -> bool {
 /// Gives the calling thread the policy of unmatched memory, unless the program gave it one.
 #[cold]
 pub fn follow() {
-    if let Some(rest) = rest() {
-        let _ = rest.follow();
+    if let Some(unmatched) = unmatched() {
+        let _ = unmatched.follow();
     }
 }
 
-/// Gives the calling thread the policy of unmatched memory: its creator had it, and put it aside.
+/// Gives the calling thread the policy of unmatched memory, which its creator had set aside.
 pub fn resume() {
-    if let Some(rest) = rest()
-        && let Some(wanted) = &rest.wanted
+    if let Some(unmatched) = unmatched()
+        && let Some(wanted) = &unmatched.wanted
     {
         let _ = bind::set_policy(wanted);
     }
 }
 
-/// The calling thread is about to become another program: what that is launched with is what this one
-/// was. In the child of a `vfork` too, which has a policy of its own and its parent's memory.
+/// Restores the policy with which this process was launched: the calling thread is about to execute another program. That
+/// may be the child of a `vfork`, which shares its parent's memory but has a policy of its own.
 pub fn leave() {
     if is_wanted()
-        && let Some(rest) = rest()
-        && let Ok(launched) = &rest.launched
-        && rest.is_followed()
+        && let Some(unmatched) = unmatched()
+        && let Ok(launched) = &unmatched.launched
+        && unmatched.is_followed()
     {
         let _ = bind::set_policy(launched);
         // SAFETY: the calling thread's own state; one word is written.
@@ -190,31 +190,31 @@ pub fn leave() {
     }
 }
 
-/// No thread gets or leaves the policy from here on: system calls are filtered.
+/// Makes no system call for policies from now on: the program filters its system calls.
 pub fn stop() {
     IS_WANTED.store(false, Release);
 }
 
-/// Does `work`, which starts another program.
+/// Does `work`, which starts another program, under the policy with which this process was launched.
 pub fn launching<T>(work: impl FnOnce() -> T) -> T {
-    match rest() {
-        Some(rest) if is_wanted() => match &rest.launched {
-            Ok(launched) => rest.aside(launched, |_| work()),
+    match unmatched() {
+        Some(unmatched) if is_wanted() => match &unmatched.launched {
+            Ok(launched) => unmatched.aside(launched, |_| work()),
             Err(_) => work(),
         },
         _ => work(),
     }
 }
 
-/// Does `work`, which creates a thread and learns whether that has to [`resume`].
+/// Does `work`, which creates a thread, under MPOL_LOCAL. `work` is told whether the thread has to [`resume`].
 pub fn creating_thread<T>(work: impl FnOnce(bool) -> T) -> T {
-    match rest() {
-        Some(rest) if is_wanted() => rest.aside(&MemoryPolicy::LOCAL, work),
+    match unmatched() {
+        Some(unmatched) if is_wanted() => unmatched.aside(&MemoryPolicy::LOCAL, work),
         _ => work(false),
     }
 }
 
-/// A stack was mapped for the calling thread, or given to it: see [`bounds::stack_pages`].
+/// Keeps the calling thread's stack, given by [`bounds::stack_pages`], local.
 pub fn stack_begins(pages: impl FnOnce(usize) -> Option<(usize, usize)>) {
     if let Some(state) = state()
         && state.spreads()
@@ -225,101 +225,104 @@ pub fn stack_begins(pages: impl FnOnce(usize) -> Option<(usize, usize)>) {
 }
 
 impl State {
-    /// Is memory without a policy of its own spread, or will it be?
+    /// Is unmatched memory spread by a policy, or will it be?
     pub(super) fn spreads(&self) -> bool {
-        let spreads = |rest: &UnmatchedMemory| matches!(rest.status(), Status::Set | Status::Waits);
-        self.rest.as_ref().is_some_and(spreads)
+        let spreads =
+            |unmatched: &UnmatchedMemory| matches!(unmatched.status(), Status::Set | Status::Waits);
+        self.unmatched.as_ref().is_some_and(spreads)
     }
 
-    /// The same of memory at an address, which may be of a heap with a policy.
+    /// Is memory at an address spread by a policy of the process or of the heap?
     pub(super) fn spreads_at(&self, address: usize) -> bool {
         self.spreads() || self.is_in_placed_heap(address)
     }
 
-    fn unmatched_counters(&self, rest: &UnmatchedMemory) -> Option<&'static RuleCounters> {
-        self.section.counters.get(rest.index)
+    fn unmatched_counters(&self, unmatched: &UnmatchedMemory) -> Option<&'static RuleCounters> {
+        self.section.counters.get(unmatched.index)
     }
 
-    fn unmatched_is_later(&self, rest: &UnmatchedMemory) -> bool {
-        let rule = self.section.rules.get(rest.index);
+    fn unmatched_is_later(&self, unmatched: &UnmatchedMemory) -> bool {
+        let rule = self.section.rules.get(unmatched.index);
         rule.is_some_and(|rule| rule.flags & RULE_LATER != 0)
     }
 
-    /// Sets the policy, or has it wait for the second thread. Before objects are placed.
-    pub(super) fn start_rest(&self) {
-        let Some(rest) = &self.rest else { return };
-        let Some(wanted) = &rest.wanted else {
-            return rest.is(Status::Left);
+    /// Sets the policy, or has it wait for the second thread. To be called before objects are placed.
+    pub(super) fn start_unmatched(&self) {
+        let Some(unmatched) = &self.unmatched else {
+            return;
+        };
+        let Some(wanted) = &unmatched.wanted else {
+            return unmatched.is(Status::Left);
         };
         if let Some(error) = bind::refusal() {
-            // Memory that is to stay local could not be kept local.
+            // Without memory policies, no memory can be kept local.
             self.refused(error);
-            return self.unmatched_failed(rest, Request::Bind, error);
+            return self.unmatched_failed(unmatched, Request::Bind, error);
         }
         if wanted.nodes.is_empty() {
             message::line(format_args!(
                 "unmatched memory stays where it is first touched: this process may have memory on none of its nodes \
                  (see Mems_allowed_list in /proc/self/status)"
             ));
-            return self.unmatched_failed(rest, Request::MemoryPolicy, EINVAL);
+            return self.unmatched_failed(unmatched, Request::MemoryPolicy, EINVAL);
         }
-        if let Err(error) = rest.launched {
-            return self.unmatched_refused(rest, error);
+        if let Err(error) = unmatched.launched {
+            return self.unmatched_refused(unmatched, error);
         }
-        rest.is(Status::Waits);
+        unmatched.is(Status::Waits);
         if sys::gettid() == sys::getpid()
             && let Some((start, end)) = bounds::main_stack_mapping()
         {
             self.keep_stack(start, end);
         }
-        if !self.unmatched_is_later(rest) {
-            self.spread(rest);
+        if !self.unmatched_is_later(unmatched) {
+            self.spread(unmatched);
         }
     }
 
-    fn spread(&self, rest: &UnmatchedMemory) {
-        match rest.follow() {
-            Ok(()) => rest.is(Status::Set),
-            Err(error) => self.unmatched_refused(rest, error),
+    fn spread(&self, unmatched: &UnmatchedMemory) {
+        match unmatched.follow() {
+            Ok(()) => unmatched.is(Status::Set),
+            Err(error) => self.unmatched_refused(unmatched, error),
         }
     }
 
-    fn unmatched_refused(&self, rest: &UnmatchedMemory, error: Errno) {
+    fn unmatched_refused(&self, unmatched: &UnmatchedMemory, error: Errno) {
         message::line(format_args!(
             "unmatched memory stays where it is first touched: set_mempolicy gives error {}, perhaps by a container's \
              seccomp profile",
             error.0
         ));
-        self.unmatched_failed(rest, Request::MemoryPolicy, error);
+        self.unmatched_failed(unmatched, Request::MemoryPolicy, error);
     }
 
-    fn unmatched_failed(&self, rest: &UnmatchedMemory, request: Request, error: Errno) {
-        rest.is(Status::Failed);
-        if let Some(counters) = self.unmatched_counters(rest) {
+    fn unmatched_failed(&self, unmatched: &UnmatchedMemory, request: Request, error: Errno) {
+        unmatched.is(Status::Failed);
+        if let Some(counters) = self.unmatched_counters(unmatched) {
             counters.failures.add(request, error, 1);
         }
     }
 
-    /// The second thread is about to be created, or was met, and objects that waited have their places: sets
-    /// the policy and moves what is there of anonymous memory that has none of its own.
+    /// Sets a policy that waited for the second thread, and moves the present pages of anonymous memory without a policy of
+    /// its own. To be called after waiting objects have been placed.
     pub(super) fn spread_later(&self) {
-        let Some(rest) = self
-            .rest
+        let Some(unmatched) = self
+            .unmatched
             .as_ref()
-            .filter(|rest| rest.status() == Status::Waits)
+            .filter(|unmatched| unmatched.status() == Status::Waits)
         else {
             return;
         };
-        let Some(counters) = self.unmatched_counters(rest) else {
-            return self.spread(rest);
+        let Some(counters) = self.unmatched_counters(unmatched) else {
+            return self.spread(unmatched);
         };
         let switch = Switch::begin(counters);
-        self.spread(rest);
+        self.spread(unmatched);
         let (Status::Set, Some(pattern)) = (
-            rest.status(),
+            unmatched.status(),
             self.section
                 .rules
-                .get(rest.index)
+                .get(unmatched.index)
                 .and_then(|rule| self.plan.pattern(rule)),
         ) else {
             return;
@@ -337,21 +340,21 @@ impl State {
         switch.end();
     }
 
-    /// A forked process whose rest waits for the second thread waits for its own.
-    pub(super) fn forked_rest(&self) {
-        if let Some(rest) = &self.rest
-            && rest.status() == Status::Set
-            && self.unmatched_is_later(rest)
-            && let Ok(launched) = &rest.launched
+    /// In a forked process, a policy that waits for the second thread waits again, for this process's own second thread.
+    pub(super) fn forked_unmatched(&self) {
+        if let Some(unmatched) = &self.unmatched
+            && unmatched.status() == Status::Set
+            && self.unmatched_is_later(unmatched)
+            && let Ok(launched) = &unmatched.launched
         {
-            if rest.is_followed() {
+            if unmatched.is_followed() {
                 let _ = bind::set_policy(launched);
             }
-            rest.is(Status::Waits);
+            unmatched.is(Status::Waits);
         }
     }
 
-    /// Leaves an object to whoever touches it first, where memory without a policy is spread.
+    /// Leaves an object to first touch, by MPOL_LOCAL where unmatched memory is spread.
     pub(super) fn keep_local(
         &self,
         extent: Extent,
@@ -368,7 +371,7 @@ impl State {
         let (start, end) = pages;
         let huge = self.plan.header.huge_page_bytes as usize;
         let kept = match bind::keep_local(start, end) {
-            // Explicit huge pages, of which the kernel splits no mapping.
+            // These are explicit huge pages: the kernel does not split a mapping within one.
             Err(EINVAL) => bind::keep_local(start, end.next_multiple_of(huge)),
             kept => kept,
         };
@@ -381,16 +384,16 @@ impl State {
         }
     }
 
-    /// The same for a stack. One that the C library kept has its policy from the thread before, and the
-    /// program may have given it one.
+    /// Leaves a stack to first touch. A stack that the C library reuses has this policy from an earlier thread, and the
+    /// program may have set one of its own.
     fn keep_stack(&self, start: usize, end: usize) {
         if !bind::has_no_policy(start) && !bind::has_no_policy(end - 1) {
             return;
         }
         let Some(counters) = self
-            .rest
+            .unmatched
             .as_ref()
-            .and_then(|rest| self.unmatched_counters(rest))
+            .and_then(|unmatched| self.unmatched_counters(unmatched))
         else {
             return;
         };

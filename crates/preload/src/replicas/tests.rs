@@ -8,7 +8,7 @@ fn candidates(text: &str) -> Vec<Mapped> {
 }
 
 #[test]
-fn only_what_was_never_written_is_made_of_copies() {
+fn only_unwritten_mappings_are_replaced_by_copies() {
     let text = "\
 55d0c0000000-55d0c0001000 r--p 00002000 fe:01 123   /usr/bin/a b
 Size:                  4 kB
@@ -83,7 +83,7 @@ fn listed(start: usize) -> Mapped {
 }
 
 #[test]
-fn copies_of_another_node_are_exchanged_and_what_was_written_stays() {
+fn copies_of_another_node_are_exchanged_and_written_pages_stay() {
     use std::io::Write;
     use std::os::fd::AsRawFd;
     let [original, far, near] = [0u8, 1, 2].map(|content| {

@@ -1,4 +1,4 @@
-//! The ring of samples that the recorder drains, and the files that it is in.
+//! The ring of samples that the recorder reads, and its files.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -9,19 +9,19 @@ use super::{FORKED, PERIOD_NS, SIGNAL};
 use crate::message::{self, Text};
 use crate::sys;
 
-/// `/proc/self/maps` is copied so far.
+/// Most bytes of `/proc/self/maps` that are copied.
 const MAPS_BYTES_MAX: usize = 4 << 20;
 /// `MADV_DONTFORK`.
 const ADVICE_DONT_FORK: usize = 10;
 
-// What [`RING`] is while it is no address.
-/// The ring is not made yet.
+// Values of [`RING`] that are no address.
+/// No thread has made the ring yet.
 pub(super) const NONE: usize = 0;
-/// A thread makes it.
+/// A thread is making the ring.
 pub(super) const MAKING: usize = 1;
-/// It could not be made.
+/// The ring could not be made.
 pub(super) const FAILED: usize = 2;
-/// The first that is an address.
+/// The lowest value that is an address.
 pub(super) const ADDRESS: usize = 4096;
 
 /// Address of the mapped file.
@@ -30,7 +30,7 @@ pub(super) static SLOTS: AtomicUsize = AtomicUsize::new(0);
 /// Samples that came before the ring was made.
 pub(super) static EARLY: AtomicU64 = AtomicU64::new(0);
 
-/// What only one thread at a time needs: the one that makes the ring, or that ends the process.
+/// State for making the ring and for ending the process, used by one thread at a time.
 pub(super) struct Files {
     pub(super) directory: Text<4000>,
     path: Text<4096>,
@@ -62,8 +62,7 @@ pub(super) fn half(at: usize, offset: usize) -> &'static AtomicU32 {
     unsafe { &*((at + offset) as *const AtomicU32) }
 }
 
-/// Takes a slot, lets `fill` write what is in it besides, and hands it over; counted where there is
-/// none.
+/// Takes a slot, lets `fill` write its contents, and publishes it; counts a lost sample if no slot is free.
 pub(super) fn write(kind: Kind, tid: u32, fill: impl FnOnce(usize)) {
     let ring = RING.load(Ordering::Acquire);
     if ring < ADDRESS {
@@ -92,7 +91,7 @@ pub(super) fn write(kind: Kind, tid: u32, fill: impl FnOnce(usize)) {
     word(at, slot::SEQUENCE).store(number + 1, Ordering::Release);
 }
 
-/// Makes the ring, unless another thread does. Samples that come meanwhile are not kept.
+/// Makes the ring, unless another thread does. Samples taken meanwhile are lost.
 #[cold]
 pub(super) fn make_ring() {
     if RING
@@ -121,7 +120,7 @@ pub(super) fn copy_maps() {
     with_files(Files::copy_maps);
 }
 
-/// Calls `work` with the files, unless someone else has them.
+/// Calls `work` with the files, unless another thread uses them.
 pub(super) fn with_files<R>(work: impl FnOnce(&mut Files) -> R) -> Option<R> {
     FILES_TAKEN
         .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
@@ -181,7 +180,7 @@ impl Files {
         Ok(ring)
     }
 
-    /// Replaces the copy of the mappings, for recorders that come too late.
+    /// Replaces the copy of the process's mappings, for a recorder that reads it after the process has ended.
     fn copy_maps(&mut self) {
         self.name(b".maps");
         let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_TRUNC;

@@ -40,7 +40,7 @@ fn time_in_user_mode_is_at_most_the_time_on_a_cpu() {
     assert_eq!(since(at(9_000, 400)), 8_000);
     assert_eq!(since(at(9_000, 900)), 8_000);
     assert_eq!(since(at(1_000, 900)), 0);
-    // The time before was divided otherwise.
+    // A tick has changed how the earlier time is divided.
     assert_eq!(since(at(2_000, 300)), 900);
     assert_eq!(since(at(900, 2_000)), 0);
     assert_eq!(since(at(0, 0)), 0);

@@ -1,4 +1,4 @@
-//! Files.
+//! System calls about files.
 
 use super::{EFBIG, EINTR, Errno, RESOURCE_FILE_BYTES, call, number, resource_limit};
 
@@ -28,7 +28,7 @@ pub fn open(path: &[u8], flags: usize) -> Result<usize, Errno> {
     open_at(AT_FDCWD, path, flags)
 }
 
-/// Opens a file by its path from a folder's descriptor on.
+/// Opens a file by its path relative to a folder's descriptor.
 pub fn open_at(folder: usize, path: &[u8], flags: usize) -> Result<usize, Errno> {
     debug_assert!(path.last() == Some(&0));
     // SAFETY: the path is readable and terminated.
@@ -66,8 +66,8 @@ pub fn readlink(path: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
-/// The numbers of this process and thread where `/proc` was mounted: in a PID namespace of the process's own they differ
-/// from what it takes for its numbers, unless it has a `/proc` of its own, too.
+/// The ids of this process and thread in the PID namespace whose `/proc` is mounted. They differ from the process's own
+/// view if it is in a nested namespace without a `/proc` of its own.
 pub fn outside_numbers() -> Option<[u32; 2]> {
     let mut buffer = [0; 64];
     let length = readlink(b"/proc/thread-self\0", &mut buffer).ok()?;
@@ -83,7 +83,7 @@ pub fn close(fd: usize) {
     let _ = unsafe { call(number::CLOSE, [fd, 0, 0, 0, 0, 0]) };
 }
 
-/// What a file of `/proc` or `/sys` says, as far as the buffer has room for.
+/// Reads a file of `/proc` or `/sys`, up to the size of the buffer.
 pub fn read_text<'a>(path: &[u8], buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     let file = open(path, O_RDONLY)?;
     let length = read(file, buffer);
@@ -109,8 +109,8 @@ pub fn read_at(fd: usize, buffer: &mut [u8], offset: u64) -> Result<usize, Errno
     unsafe { call(number::PREAD64, [fd, address, bytes, offset as usize, 0, 0]) }
 }
 
-/// Writes all of `bytes`, however often that takes; `EFBIG` where that might pass the file size limit,
-/// which would be a SIGXFSZ for the program.
+/// Writes all of `bytes`, in several calls if needed. Returns `EFBIG` if that might exceed the file size limit:
+/// the write would send the program a SIGXFSZ.
 pub fn write(fd: usize, mut bytes: &[u8]) -> Result<(), Errno> {
     if !may_grow(fd, bytes.len())? {
         return Err(EFBIG);
@@ -132,8 +132,8 @@ pub fn write(fd: usize, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// May `bytes` be written to this descriptor within the file size limit? Others that append to the
-/// file meanwhile are allowed for.
+/// Can `bytes` be written to this descriptor within the file size limit, even if other processes append to the file
+/// meanwhile?
 fn may_grow(fd: usize, bytes: usize) -> Result<bool, Errno> {
     const SEEK_CUR: usize = 1;
     const OTHERS_BYTES: u64 = 64 << 10;
@@ -170,7 +170,7 @@ pub fn unlink(path: &[u8]) {
     };
 }
 
-/// What fstat(2) says of a file.
+/// The result of fstat(2), as far as it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStatus {
     /// Device and file number.
@@ -179,11 +179,11 @@ pub struct FileStatus {
     pub size: u64,
     /// Last change: seconds since 1970, nanoseconds.
     pub changed: [u64; 2],
-    /// It is a file, no folder, pipe or device.
+    /// It is a regular file, not a folder, pipe or device.
     pub is_regular: bool,
 }
 
-/// What fstat(2) says of a descriptor.
+/// Calls fstat(2) on a descriptor.
 pub fn file_status(fd: usize) -> Result<FileStatus, Errno> {
     let mut status = [0u64; 32];
     // SAFETY: the kernel's structure is smaller.
@@ -207,7 +207,7 @@ pub fn file_status(fd: usize) -> Result<FileStatus, Errno> {
     })
 }
 
-/// Was the descriptor opened for reading alone?
+/// Was the descriptor opened for reading only?
 pub fn is_read_only(fd: usize) -> bool {
     const F_GETFL: usize = 3;
     const O_ACCMODE: usize = 3;

@@ -1,4 +1,4 @@
-//! Mappings, and where their pages are.
+//! System calls about mappings and the nodes of their pages.
 
 use super::{Errno, call, number};
 
@@ -32,14 +32,14 @@ pub fn mmap(
     unsafe { call(number::MMAP, [0, length, protection, flags, fd, offset]) }
 }
 
-/// Zeroed private memory of the program's kind, not reserved in advance.
+/// Maps zeroed private memory that looks like the program's, without reserving swap space.
 pub fn map_anonymous(length: usize) -> Result<usize, Errno> {
     anonymous(length, PROT_READ | PROT_WRITE)
 }
 
-/// Zeroed private memory for what this library keeps, not reserved in advance. Without `PROT_READ`, which the
-/// processors that this library is for give with `PROT_WRITE`: the kernel joins it with no mapping of the program's,
-/// and who reads the list of mappings can tell them apart ([`nearpage_wire::is_own_memory`]).
+/// Maps zeroed private memory for this library, without reserving swap space. It has `PROT_WRITE` without `PROT_READ`; on
+/// the supported processors it can be read all the same. So the kernel never merges it with mappings of the program, and
+/// readers of the list of mappings can tell it apart ([`nearpage_wire::is_own_memory`]).
 pub fn reserve(length: usize) -> Result<usize, Errno> {
     anonymous(length, PROT_WRITE)
 }
@@ -54,7 +54,7 @@ fn anonymous(length: usize, protection: usize) -> Result<usize, Errno> {
     )
 }
 
-/// Makes memory of [`reserve`] one of the program's kind.
+/// Gives memory of [`reserve`] the program's usual protection.
 ///
 /// # Safety
 /// The range is whole pages of such memory.
@@ -64,7 +64,7 @@ pub unsafe fn make_readable(address: usize, length: usize) -> Result<usize, Errn
     unsafe { call(number::MPROTECT, [address, length, protection, 0, 0, 0]) }
 }
 
-/// Unmaps.
+/// Unmaps memory.
 ///
 /// # Safety
 /// Nothing may use the memory any more.
@@ -73,7 +73,7 @@ pub unsafe fn munmap(address: usize, length: usize) -> Result<usize, Errno> {
     unsafe { call(number::MUNMAP, [address, length, 0, 0, 0, 0]) }
 }
 
-/// Advice about memory.
+/// Advises the kernel about memory.
 ///
 /// # Safety
 /// The advice must not destroy data that someone uses.
@@ -137,8 +137,8 @@ pub fn set_mempolicy(mode: usize, node_mask: &[u64]) -> Result<usize, Errno> {
     }
 }
 
-/// Asks for a memory policy: mode, and nodes into `node_mask`, which has a bit for every node that a kernel
-/// may have. What is asked for is up to `flags`.
+/// Asks for a memory policy, which one by `flags`. Returns the mode, and writes the nodes into `node_mask`, which must have
+/// a bit for every node that the kernel supports.
 pub fn get_mempolicy(node_mask: &mut [u64], address: usize, flags: usize) -> Result<u32, Errno> {
     let mut mode = 0u32;
     // SAFETY: the kernel writes one number, and as many bits as the mask has.

@@ -1,4 +1,4 @@
-//! Signals and timers.
+//! System calls about signals and timers.
 
 use super::{Errno, call, number};
 
@@ -13,7 +13,7 @@ const WITH_RESTORER: usize = if cfg!(target_arch = "x86_64") {
     0
 };
 
-/// What the kernel does on a signal: its `struct sigaction`.
+/// The action for a signal: the kernel's `struct sigaction`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Action {
@@ -25,13 +25,13 @@ pub struct Action {
 }
 
 impl Action {
-    /// Is nothing set?
+    /// Is it the default action?
     pub fn is_default(&self) -> bool {
         self.handler == 0
     }
 }
 
-/// What is done on `signal`.
+/// The action for `signal`.
 pub fn action(signal: i32) -> Result<Action, Errno> {
     let mut old = Action::default();
     // SAFETY: the kernel writes one structure.
@@ -51,8 +51,8 @@ pub fn action(signal: i32) -> Result<Action, Errno> {
     Ok(old)
 }
 
-/// Lets `handler` handle `signal`, on the alternate stack where there is one, with all others
-/// blocked meanwhile, and restarts what it interrupts.
+/// Installs `handler` for `signal`: on the alternate stack if there is one, with all other signals
+/// blocked meanwhile, and with interrupted system calls restarted.
 pub fn handle(signal: i32, handler: usize) -> Result<usize, Errno> {
     set_action(
         signal,
@@ -65,7 +65,7 @@ pub fn handle(signal: i32, handler: usize) -> Result<usize, Errno> {
     )
 }
 
-/// Lets the default be done on `signal`.
+/// Sets the default action for `signal`.
 pub fn set_default(signal: i32) -> Result<usize, Errno> {
     set_action(signal, &Action::default())
 }
@@ -98,7 +98,7 @@ fn restorer() -> usize {
     sigreturn as *const () as usize
 }
 
-/// The kernel has a place of its own.
+/// The kernel uses its own code.
 #[cfg(target_arch = "aarch64")]
 fn restorer() -> usize {
     0
@@ -130,7 +130,8 @@ pub fn is_pending(signal: i32) -> bool {
     result.is_ok() && set >> (signal - 1) & 1 == 1
 }
 
-/// A timer on a clock of the calling thread, which sends it `signal` with its number; not yet set.
+/// Makes a timer on a clock of the calling thread, which sends thread `tid` the signal with the timer's number. The timer
+/// is not set yet.
 pub fn timer_create(clock: i32, signal: i32, tid: u32) -> Result<u32, Errno> {
     const SIGEV_THREAD_ID: u32 = 4;
     // The value (a word), the signal, how, to whom.

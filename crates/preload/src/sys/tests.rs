@@ -3,7 +3,7 @@ use super::*;
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_segment_tells_the_cpu() {
-    // Unless the thread moves in between, time and again.
+    // The thread may move to another CPU between the two calls, but not every time.
     let agree = || {
         let mut cpu = 0u32;
         // SAFETY: the kernel writes one number.

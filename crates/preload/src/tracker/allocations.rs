@@ -1,4 +1,4 @@
-//! What is allocated, freed and mapped.
+//! Allocations, frees and mappings.
 
 use core::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::sample_heap::{LENGTH, SAMPLE_HEAP};
 use crate::thread::Thread;
 use crate::{place, sampling, sys};
 
-/// What `mmap` was asked for, and what it gave.
+/// The arguments and result of an `mmap`.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping {
     /// Its first byte.
@@ -50,15 +50,15 @@ impl Tracker {
         if thread.loading_at == 0 {
             return thread.countdown <= 0;
         }
-        // A dlopen runs: its countdown is kept at 0, so that its end is noticed.
+        // While a dlopen runs, the countdown is kept at 0: the next allocation enters here and notices its end.
         thread.countdown_aside = thread
             .countdown_aside
             .saturating_add(core::mem::take(&mut thread.countdown));
         thread.countdown_aside <= 0
     }
 
-    /// Serves a small allocation that used up the countdown, as a sample. None: not this one, the
-    /// real allocator serves it.
+    /// Serves a small allocation that used up the countdown, as a sample. `None`: it is no sample, and the
+    /// real allocator is to serve it.
     pub fn allocate_sample(
         &self,
         observed: &mut Observed,
@@ -72,7 +72,7 @@ impl Tracker {
         if !self.is_sampled(thread) || self.logs_every_allocation() {
             return None;
         }
-        place::brk_heap::look();
+        place::brk_heap::place_growth();
         let gap = self.next_gap(thread);
         if thread.loading_at == 0 {
             thread.countdown = gap
@@ -103,13 +103,12 @@ impl Tracker {
         Some(address)
     }
 
-    /// Must an allocation of this size be reported to [`Self::allocated`]? Small ones are samples
-    /// otherwise.
+    /// Must an allocation of this size be reported to [`Self::allocated`]? Other small allocations are sampled.
     pub fn wants(&self, size: usize) -> bool {
         size >= LARGE_ALLOCATION_BYTES || self.logs_every_allocation()
     }
 
-    /// Must this allocation be reported to [`Self::allocated`] for the log's sake? Each one counts.
+    /// Must this allocation be reported to [`Self::allocated`], so that it is logged? Call it once for each allocation: it counts.
     #[inline]
     pub fn is_due(&self, caller: Caller, size: usize) -> bool {
         if size >= LARGE_ALLOCATION_BYTES {
@@ -119,7 +118,7 @@ impl Tracker {
         }
     }
 
-    /// An allocation was made that is [`Self::is_due`], or is only to be placed.
+    /// Logs and places an allocation that [`Self::is_due`], or only places one.
     pub fn allocated(
         &self,
         observed: &mut Observed,
@@ -130,7 +129,7 @@ impl Tracker {
         is_due: bool,
     ) {
         let _left_out = LeftOut::begin();
-        // Before the object gets a place of its own.
+        // The heap is placed before the object, which may have a rule of its own.
         place::brk_heap::used(address, size);
         let placed = place::wants(size);
         let logged = is_due && self.logs.load(Ordering::Relaxed) != 0;
@@ -143,7 +142,7 @@ impl Tracker {
         if logged && self.logs_every_allocation() {
             self.log_allocation(thread, site, now, [address, size], flags, 1000);
         } else if logged {
-            let weight = large::weigh(thread, &self.debts, caller, size, now);
+            let weight = large::weigh(thread, &self.budgets, caller, size, now);
             let sampled = if weight > 1000 { FLAG_SAMPLED } else { 0 };
             self.count(thread, Count::LargePassedThousandths, weight - 1000);
             if self.alive.insert(address, Logged::new(thread, caller, now)) {
@@ -181,17 +180,17 @@ impl Tracker {
         );
     }
 
-    /// Is the object at `address`, which is no sample of the small ones, in the log?
+    /// Is the object at `address`, which is no sample of small allocations, in the log?
     #[inline(always)]
     pub fn is_logged(&self, address: usize) -> bool {
         self.logs_every_allocation() || self.alive.contains(address)
     }
 
-    /// What is known of the object at `address` if it is in the log. It is freed now, and the answer
-    /// goes to [`Self::freed`].
+    /// Takes the object at `address`, which is about to be freed, out of the table of logged objects. Pass the answer to
+    /// [`Self::freed`].
     pub fn logged(&self, address: usize) -> Option<Logged> {
         if self.logs_every_allocation() || SAMPLE_HEAP.contains(address) {
-            return Some(Logged::FREE_OF_CHARGE);
+            return Some(Logged::UNCHARGED);
         }
         self.alive.remove(address)
     }
@@ -209,7 +208,7 @@ impl Tracker {
         if let Some(logged) = logged {
             let thread = &mut *observed.thread;
             let now = sys::clock_ns();
-            logged.freed(&self.debts, now);
+            logged.freed(&self.budgets, now);
             self.count(thread, Count::Frees, 1);
             self.record(
                 thread,
@@ -272,7 +271,7 @@ impl Tracker {
         );
     }
 
-    /// The program moved the break.
+    /// Logs that the program moved the end of its heap.
     pub fn break_moved(&self, observed: &mut Observed, caller: Caller, old: usize, new: usize) {
         let _left_out = LeftOut::begin();
         if self.logs.load(Ordering::Relaxed) == 0 {

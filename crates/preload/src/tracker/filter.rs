@@ -1,18 +1,18 @@
-//! What the assembly hooks read.
+//! The values that the assembly hooks compare with.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::real;
 use crate::sample_heap::{BASE, LENGTH};
 
-/// What the assembly hooks compare freed pointers with, to pass on those that nobody asks about.
+/// The assembly hooks compare each freed pointer with these values: most frees go straight to the real function.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Filter {
-    /// Start of the range of addresses that are no ordinary objects.
+    /// Start of the range of addresses that always enter Rust.
     slow_base: AtomicUsize,
-    /// Its length: that of the samples, or everything where an object's size cannot be read from
-    /// the word before it (and as long as that is not known).
+    /// Its length: the range of sampled objects, or all addresses if sizes cannot be read from
+    /// the word before an object (and until that is known).
     slow_length: AtomicUsize,
     /// A chunk of at least this many bytes, header included, may be in the log. 0: all of them.
     watched_chunk_bytes: AtomicUsize,
@@ -26,7 +26,7 @@ impl Filter {
     /// Offset of the field.
     pub const WATCHED_CHUNK_BYTES: usize = core::mem::offset_of!(Self, watched_chunk_bytes);
 
-    /// Sends only what may have been recorded through Rust.
+    /// Lets only frees of objects that may be logged enter Rust.
     pub(super) fn narrow(&self, watched_chunk_bytes: usize) {
         self.watched_chunk_bytes
             .store(watched_chunk_bytes, Ordering::Release);

@@ -1,4 +1,4 @@
-//! What the library does when something is allocated, freed, mapped or started.
+//! The reactions to allocations, frees, mappings and new threads.
 //!
 //! The hooks are thin: they find the caller, take the thread's token, call the real function, and
 //! tell the tracker. The tracker writes the log and tells [`crate::place`].
@@ -15,7 +15,7 @@ use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::allocation_log::{Kind, head};
 
 use crate::call_site::CallSites;
-use crate::large::{Debts, LiveObjects};
+use crate::large::{LiveObjects, SiteBudgets};
 use crate::left_out::LeftOut;
 use crate::log::Log;
 use crate::sample_heap::SAMPLE_HEAP;
@@ -28,22 +28,22 @@ use records::{SHARDS, Shard};
 use request::Request;
 pub use threads::ThreadStart;
 
-/// What glibc adds to a request, at most one chunk header and the rounding.
+/// Upper bound of what glibc adds to a request: a chunk header and rounding.
 const CHUNK_OVERHEAD_BYTES: usize = 16;
 /// `RLIMIT_AS`.
 const RESOURCE_ADDRESS_SPACE: usize = 9;
-/// With a lower limit the program may need what the library would reserve.
+/// If the limit of address space is lower, the library reserves less.
 const ROOMY_ADDRESS_SPACE_BYTES: u64 = 8 << 30;
 /// Address space for call sites.
 const SITES_BYTES: usize = 64 << 20;
 
-/// Where the library stands in this process.
+/// States of the library in this process.
 mod phase {
     pub const NEW: u32 = 0;
     pub const STARTING: u32 = 1;
     pub const ACTIVE: u32 = 2;
     pub const OFF: u32 = 3;
-    /// The program has a filter of system calls: none are made any more.
+    /// The program filters its system calls: the library makes none any more.
     pub const FILTERED: u32 = 4;
 }
 
@@ -53,7 +53,7 @@ pub struct Tracker {
     log: Log,
     logs: AtomicU32,
     sites: CallSites,
-    debts: Debts,
+    budgets: SiteBudgets,
     alive: LiveObjects,
     small_sample_bytes: AtomicU64,
     threads_created: AtomicU32,
@@ -63,7 +63,7 @@ pub struct Tracker {
     same_process: AtomicUsize,
     allocator: [AtomicUsize; 2],
     pid: AtomicU32,
-    /// 1: a PID namespace of its own, as seen where `/proc` was mounted.
+    /// 1: the process is in a PID namespace of its own, so the log has other ids.
     has_outside_numbers: AtomicU32,
     finished: AtomicU32,
     unwinder_sought: AtomicU32,
@@ -87,7 +87,7 @@ impl Tracker {
             log: Log::new(),
             logs: AtomicU32::new(0),
             sites: CallSites::new(),
-            debts: Debts::new(),
+            budgets: SiteBudgets::new(),
             alive: LiveObjects::new(),
             small_sample_bytes: AtomicU64::new(0),
             threads_created: AtomicU32::new(0),
@@ -103,8 +103,8 @@ impl Tracker {
         }
     }
 
-    /// Enters the library from a hook called at stack address `at`. None: this thread is already
-    /// inside, or the library is off, or not ready; the hook passes straight through.
+    /// Enters the library from a hook called at stack address `at`. `None` if this thread is already
+    /// inside, or the library is off or not ready: the hook then calls the real function and does no more.
     pub fn observe(&self, at: usize) -> Option<Observed> {
         let _left_out = LeftOut::begin();
         real::resolve();
@@ -149,7 +149,7 @@ impl Tracker {
         }
         match thread.stage {
             Stage::Running => {}
-            Stage::Unknown => self.meet(thread),
+            Stage::Unknown => self.add_unannounced(thread),
             Stage::Ended => {
                 self.log.dropped.fetch_add(1, Ordering::Relaxed);
                 return None;
@@ -173,7 +173,7 @@ impl Tracker {
         })
     }
 
-    /// Makes everything ready for what the environment asks for. False: there is nothing to do.
+    /// Starts what the environment asks for; false if it asks for nothing.
     fn start(&self, thread: &mut Thread) -> bool {
         let Some(request) = Request::of_environment() else {
             return false;
@@ -239,11 +239,11 @@ impl Tracker {
             LARGE_ALLOCATION_BYTES + CHUNK_OVERHEAD_BYTES
         };
         FILTER.narrow(watched);
-        self.meet(thread);
+        self.add_unannounced(thread);
         true
     }
 
-    /// An allocator other than the C library's maps memory for itself: that is not the program's.
+    /// Notes the module of an allocator other than the C library's: memory that it maps is not the program's mapping.
     fn note_allocator(&self) {
         let malloc = real::ADDRESSES[real::Function::malloc as usize].load(Ordering::Relaxed);
         if !loader::defines(malloc, c"gnu_get_libc_version")
@@ -255,7 +255,7 @@ impl Tracker {
         }
     }
 
-    /// Is `address` code of an allocator that stands in front of the C library's?
+    /// Is `address` in the code of an allocator that replaces the C library's?
     pub fn is_allocator(&self, address: usize) -> bool {
         (self.allocator[0].load(Ordering::Relaxed)..self.allocator[1].load(Ordering::Relaxed))
             .contains(&address)
@@ -277,7 +277,7 @@ impl Tracker {
     /// A `dlopen` begins at stack address `at`. Its end is noticed by the thread's next event.
     pub fn loading(&self, observed: &mut Observed, at: usize) {
         let thread = &mut *observed.thread;
-        // One that is called by a constructor ends before the one that runs the constructor.
+        // A dlopen that a constructor calls ends before the dlopen that runs the constructor.
         if thread.loading_at == 0 {
             thread.countdown_aside = core::mem::take(&mut thread.countdown);
             thread.loading_at = at;
@@ -290,14 +290,14 @@ impl Tracker {
         }
     }
 
-    /// Modules were unloaded.
+    /// Takes note that modules were unloaded.
     pub fn unloaded(&self) {
         let _left_out = LeftOut::begin();
         self.sites.forget();
         place::modules_changed();
     }
 
-    /// The library's constructor: everything is relocated, and `dlopen` may be called.
+    /// Called by the library's constructor, when everything is relocated and `dlopen` may be called.
     pub fn constructed(&self, at: usize) {
         let _left_out = LeftOut::begin();
         let Some(_observed) = self.observe(at) else {
@@ -330,12 +330,12 @@ impl Tracker {
         self.phase.load(Ordering::Acquire) == phase::ACTIVE
     }
 
-    /// Has the program a filter of system calls, so that none must be made?
+    /// Does the program filter its system calls, so that the library must make none?
     pub fn is_filtered(&self) -> bool {
         self.phase.load(Ordering::Acquire) == phase::FILTERED
     }
 
-    /// The program is about to install a filter of system calls. Whatever still needs any is done now.
+    /// The program is about to install a filter of system calls: finishes all work that needs system calls.
     pub fn filter_is_installed(&self, at: usize) {
         let _left_out = LeftOut::begin();
         let Some(observed) = self.observe(at) else {

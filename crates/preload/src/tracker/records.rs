@@ -1,4 +1,4 @@
-//! The log: its records, call sites and counters.
+//! Writes records, call sites and counters into the log.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use crate::call_site::{Caller, Site};
 use crate::sys;
 use crate::thread::Thread;
 
-/// What is counted, by place in a shard.
+/// Events that are counted, by their position in a shard.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Count {
     Allocations,
@@ -27,7 +27,7 @@ pub(super) struct Shard(pub(super) [AtomicU64; 6]);
 pub(super) const SHARDS: usize = 32;
 
 impl Tracker {
-    /// A process without a log gets none for its counters.
+    /// Writes the counters, unless the process has no log yet: counters alone are no reason to make one.
     pub(super) fn record_counters(&self, thread: &mut Thread) {
         if self.log.blocks_claimed.load(Ordering::Relaxed) > 0 {
             let counters = self.counters();
@@ -102,7 +102,7 @@ impl Tracker {
         ]
     }
 
-    /// Writes the thread's own record, which also makes sure that it has a block.
+    /// Writes the thread's Thread record, with which it gets a block.
     pub(super) fn announce(&self, thread: &mut Thread) {
         self.make_room(thread, 0);
     }
@@ -133,8 +133,8 @@ impl Tracker {
             let counters = self.counters();
             self.log.append(thread, &counters);
         } else {
-            let birth = [
-                head(Kind::Thread, 9, 0, thread.number),
+            let thread_record = [
+                head(Kind::Thread, 11, 0, thread.number),
                 sys::clock_ns(),
                 thread.start_routine as u64,
                 thread.order.into(),
@@ -143,8 +143,10 @@ impl Tracker {
                 thread.local_storage[0] as u64,
                 thread.local_storage[1] as u64,
                 thread.creator.into(),
+                thread.callable.run as u64,
+                thread.callable.function as u64,
             ];
-            self.log.append(thread, &birth);
+            self.log.append(thread, &thread_record);
         }
         true
     }

@@ -1,4 +1,4 @@
-//! What the environment asks for.
+//! The settings in the environment.
 
 use crate::call_site::ALLOWANCE_NS;
 use crate::environment;
@@ -8,21 +8,21 @@ const SMALL_SAMPLE_BYTES: u64 = 512 << 10;
 /// Bytes of log that a process may write, unless the environment says otherwise.
 const LOG_BYTES_MAX: u64 = 1 << 30;
 
-/// What the environment asks for.
+/// The settings of the allocation log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'text> {
-    /// Where to log to.
+    /// Folder of the log.
     pub directory: Option<&'text [u8]>,
-    /// Bytes of log.
+    /// Most bytes of log.
     pub bytes_max: u64,
     /// Mean bytes between two samples; 1: log everything.
     pub small_sample_bytes: u64,
-    /// How long stacks may be unwound.
+    /// Time that unwinding stacks may take in any case.
     pub unwinding_ns: u64,
 }
 
 impl Request<'static> {
-    /// What the environment asks for; `None` where that is nothing.
+    /// Reads the environment; `None` if it asks for nothing.
     pub(super) fn of_environment() -> Option<Self> {
         if environment::is_disabled() {
             return None;

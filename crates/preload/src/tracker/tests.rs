@@ -74,10 +74,10 @@ fn events_become_records_without_preloading() {
     tracker.mark(&mut observed, 1);
     drop(observed);
     // SAFETY: no attributes.
-    let birth = unsafe { tracker.thread_is_created(0x77, 0, core::ptr::null(), at) }.unwrap();
-    assert_eq!(birth.order, 1);
+    let new_thread = unsafe { tracker.thread_is_created(0x77, 0, core::ptr::null(), at) }.unwrap();
+    assert_eq!(new_thread.order, 1);
     std::thread::spawn(move || {
-        tracker.thread_begins(&birth);
+        tracker.thread_begins(&new_thread);
         for _ in 0..=DESTRUCTOR_ROUNDS {
             tracker.thread_ends();
         }

@@ -8,15 +8,16 @@ use nearpage_wire::allocation_log::{Kind, head};
 use super::{TRACKER, Tracker, phase};
 use crate::left_out::LeftOut;
 use crate::sample_heap::SAMPLE_HEAP;
+use crate::standard_thread::Callable;
 use crate::thread::{Stage, Thread};
-use crate::{bounds, large, launch, message, place, real, signal, sys};
+use crate::{bounds, large, launch, message, place, real, signal, standard_thread, sys};
 
 /// `MADV_WIPEONFORK`.
 const ADVICE_WIPE_ON_FORK: usize = 18;
-/// Rounds of thread destructors that are let pass, so that those of the program come first.
+/// Rounds of thread destructors that the library waits, so that the program's destructors run first.
 pub(super) const DESTRUCTOR_ROUNDS: u16 = 2;
 
-/// What a thread's creator hands to it.
+/// What a thread's creator passes to the new thread.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ThreadStart {
@@ -24,17 +25,19 @@ pub struct ThreadStart {
     pub start_routine: usize,
     /// Its argument.
     pub argument: usize,
+    /// What it executes, if `std::thread` creates it.
+    pub callable: Callable,
     /// Creation order in the process.
     pub order: u32,
     /// The creator's id.
     pub creator: u32,
     /// [`bounds::stack_of_attributes`].
     pub stack: [usize; 2],
-    /// Its creator put the policy of unmatched memory aside ([`place::unmatched_memory`]).
+    /// Its creator set the policy of unmatched memory aside ([`place::unmatched_memory`]).
     pub resumes_unmatched: bool,
 }
 
-/// Its own, always-true word where the kernel has no MADV_WIPEONFORK.
+/// A word that is never wiped, for kernels without MADV_WIPEONFORK.
 static ALWAYS: AtomicU32 = AtomicU32::new(1);
 
 impl Tracker {
@@ -58,7 +61,7 @@ impl Tracker {
         word != 0 && unsafe { (*(word as *const AtomicU32)).load(Ordering::Relaxed) } == 0
     }
 
-    /// Learns the number of this process; returns it as the log has it.
+    /// Asks for the id of this process; returns the id that the log uses.
     pub(super) fn identify(&self) -> u32 {
         let pid = sys::getpid();
         self.pid.store(pid, Ordering::Relaxed);
@@ -78,7 +81,7 @@ impl Tracker {
         thread.number = outside.map_or(thread.tid, |[_, tid]| tid);
     }
 
-    /// This process is a child just forked. Its log is another one.
+    /// Starts anew in a child that was just forked, with a log of its own.
     pub fn forked_child(&self, thread: &mut Thread) {
         let _left_out = LeftOut::begin();
         if self.phase.load(Ordering::Relaxed) != phase::ACTIVE {
@@ -101,6 +104,7 @@ impl Tracker {
         thread.random = 0;
         thread.block = 0;
         thread.start_routine = 0;
+        thread.callable = Callable::default();
         thread.order = 0;
         thread.creator = 0;
         thread.follows_unmatched = false;
@@ -110,24 +114,24 @@ impl Tracker {
         signal::forked_child(thread);
     }
 
-    /// Meets a thread that no hook of `pthread_create` announced: the main one, or one made by a
+    /// Begins to observe a thread that no hook of `pthread_create` announced: the main thread, or one made by a
     /// bare `clone`.
-    pub(super) fn meet(&self, thread: &mut Thread) {
+    pub(super) fn add_unannounced(&self, thread: &mut Thread) {
         self.identify_thread(thread);
         thread.local_storage = bounds::local_storage(self.static_tls_bytes.load(Ordering::Relaxed));
         thread.order = self.threads_created.fetch_add(1, Ordering::Relaxed);
         if thread.tid == sys::getpid() {
             thread.stack = bounds::main_stack();
         }
-        self.welcome(thread);
+        self.begin_observing(thread);
         if thread.order > 0 {
-            place::thread_met();
+            place::unannounced_thread();
         }
     }
 
-    pub(super) fn welcome(&self, thread: &mut Thread) {
+    pub(super) fn begin_observing(&self, thread: &mut Thread) {
         thread.stage = Stage::Running;
-        // What the first allocation took from a countdown of 0 stays taken.
+        // The first allocation was subtracted from a countdown of 0, and still counts.
         thread.countdown = thread
             .countdown
             .clamp(-(LARGE_ALLOCATION_BYTES as i64), 0)
@@ -141,10 +145,10 @@ impl Tracker {
         signal::thread_begins(thread);
     }
 
-    /// Takes the creation of a thread into account; `None` where it is not observed.
+    /// Numbers a thread that is about to be created; `None` if the calling thread is not observed.
     ///
     /// # Safety
-    /// `attributes` is null or points to thread attributes.
+    /// `attributes` is null or points to thread attributes. The arguments are those of the call that creates the thread.
     pub unsafe fn thread_is_created(
         &self,
         start_routine: usize,
@@ -159,6 +163,11 @@ impl Tracker {
         Some(ThreadStart {
             start_routine,
             argument,
+            callable: match self.logs.load(Ordering::Relaxed) {
+                0 => Callable::default(),
+                // SAFETY: the caller's promise.
+                _ => unsafe { standard_thread::callable(start_routine, argument) },
+            },
             order,
             creator: observed.thread.number,
             // SAFETY: the caller's promise.
@@ -175,14 +184,14 @@ impl Tracker {
         }
     }
 
-    /// A thread whose creation was taken into account does not come to be.
-    pub fn thread_is_not_created(&self, birth: &ThreadStart) {
-        place::thread_ended(birth.start_routine, birth.order);
+    /// Takes back the number of a thread that could not be created.
+    pub fn thread_is_not_created(&self, new_thread: &ThreadStart) {
+        place::thread_ended(new_thread.start_routine, new_thread.order);
         self.threads_created.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The calling thread begins.
-    pub fn thread_begins(&self, birth: &ThreadStart) {
+    /// Begins to observe the calling thread.
+    pub fn thread_begins(&self, new_thread: &ThreadStart) {
         let _left_out = LeftOut::begin();
         let Some((thread, _token)) = Thread::enter() else {
             return;
@@ -192,19 +201,20 @@ impl Tracker {
         }
         self.identify_thread(thread);
         thread.local_storage = bounds::local_storage(self.static_tls_bytes.load(Ordering::Relaxed));
-        thread.stack = bounds::thread_stack(birth.stack, thread.local_storage);
+        thread.stack = bounds::thread_stack(new_thread.stack, thread.local_storage);
         place::unmatched_memory::stack_begins(|page_bytes| {
-            bounds::stack_pages(birth.stack, thread.local_storage, page_bytes)
+            bounds::stack_pages(new_thread.stack, thread.local_storage, page_bytes)
         });
         thread.follows_unmatched = true;
-        thread.start_routine = birth.start_routine;
-        thread.order = birth.order;
-        thread.creator = birth.creator;
-        self.welcome(thread);
-        place::thread_started(birth.start_routine, birth.order, thread.tid);
+        thread.start_routine = new_thread.start_routine;
+        thread.callable = new_thread.callable;
+        thread.order = new_thread.order;
+        thread.creator = new_thread.creator;
+        self.begin_observing(thread);
+        place::thread_started(new_thread.start_routine, new_thread.order, thread.tid);
     }
 
-    /// The calling thread runs its destructors; true when it is to be asked again.
+    /// Called in each round of the calling thread's destructors; returns whether another round is to follow.
     pub(super) fn thread_ends(&self) -> bool {
         let _left_out = LeftOut::begin();
         let Some((thread, _token)) = Thread::enter() else {

@@ -368,6 +368,26 @@ fn static_constructors_and_every_new_are_logged() {
 }
 
 #[test]
+fn threads_of_std_thread_are_logged_with_what_they_execute() {
+    let folder = folder();
+    let Some(program) = compile(folder.path(), "standard_threads.cc", &[]) else {
+        return;
+    };
+    let run = observed(&mut Command::new(&program), &[]);
+    assert_eq!(run.output.status.code(), Some(0), "{}", run.errors());
+    run.log.check();
+    let work = u64::from_str_radix(run.text().trim().trim_start_matches("0x"), 16).unwrap();
+    let mut threads: Vec<_> = run.log.of(Kind::Thread).collect();
+    threads.sort_by_key(|thread| thread.words[2]);
+    let callables: Vec<_> = threads.iter().map(|thread| &thread.words[8..]).collect();
+    assert_eq!(callables[0], [0, 0], "the main thread");
+    assert_eq!(callables[1][1], work);
+    assert_ne!(callables[2][1], work);
+    let runs = [callables[1][0], callables[2][0]];
+    assert!(runs.iter().all(|run| *run != 0) && runs[0] != runs[1]);
+}
+
+#[test]
 fn nothing_is_written_when_nothing_is_asked_for() {
     let folder = folder();
     let Some(program) = compile(folder.path(), "many_allocations.c", &[]) else {

@@ -59,7 +59,7 @@ fn run(programs: &Programs, rules: &[Rule], what: &str) -> Run {
 }
 
 #[test]
-fn as_it_grows_it_is_placed_up_to_the_planned_size() {
+fn the_growing_heap_is_placed_up_to_the_planned_size() {
     let programs = Programs::build();
     for what in ["", "trim"] {
         let run = run(&programs, &[brk_heap(block_cyclic(0, 16))], what);
@@ -111,7 +111,7 @@ fn an_object_with_a_place_of_its_own_keeps_it_and_gives_it_back() {
 }
 
 #[test]
-fn what_is_left_to_first_touch_in_it_is_local() {
+fn objects_of_the_heap_left_to_first_touch_are_local() {
     let programs = Programs::build();
     let left = Rule {
         placement: placement::LEAVE,
@@ -160,7 +160,7 @@ fn until_a_second_thread_is_created_a_later_rule_leaves_it_alone() {
 }
 
 #[test]
-fn where_policies_are_refused_it_is_left_and_that_is_counted() {
+fn the_heap_is_left_and_counted_where_policies_are_refused() {
     let programs = Programs::build();
     let refuse = programs.path("refuse");
     let tables = plan(&[everywhere()]);

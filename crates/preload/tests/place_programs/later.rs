@@ -178,7 +178,7 @@ fn a_thread_whose_creation_was_not_seen_counts_once_it_is_met() {
 }
 
 #[test]
-fn where_pages_cannot_be_moved_they_are_placed_at_once() {
+fn objects_are_placed_at_once_where_pages_cannot_be_moved() {
     let programs = Programs::build();
     let tables = plan(&programs, rules(&programs));
     let refuse = programs.path("refuse");

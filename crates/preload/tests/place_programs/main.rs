@@ -353,7 +353,7 @@ fn pieces_beyond_the_limit_are_interleaved() {
 }
 
 #[test]
-fn what_is_freed_may_be_used_again() {
+fn freed_memory_may_be_used_again() {
     let programs = Programs::build();
     let mut tables = plan(&programs, [site(0, block_cyclic(0, 2))]);
     tables.mappings_max = 300;

@@ -166,7 +166,7 @@ fn a_phase_comes_before_the_second_thread() {
 }
 
 #[test]
-fn what_a_phase_leaves_stays_where_it_is() {
+fn objects_that_a_phase_leaves_stay_where_they_are() {
     let programs = Programs::build();
     let mut tables = tables(&programs, "phases", &["columns._omp_fn.0"]);
     for rule in &mut tables.rules[2..] {
@@ -217,7 +217,7 @@ fn others_make_and_free_objects_while_a_phase_begins() {
 }
 
 #[test]
-fn where_pages_cannot_be_moved_they_stay() {
+fn objects_stay_where_pages_cannot_be_moved() {
     let programs = Programs::build();
     let tables = tables(&programs, "phases", &["columns._omp_fn.0"]);
     let refuse = programs.path("refuse");

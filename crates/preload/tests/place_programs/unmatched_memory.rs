@@ -123,7 +123,7 @@ fn the_process_has_a_policy_and_objects_of_other_rules_have_theirs() {
         );
         assert_eq!(
             run.rule(0),
-            serde_json::json!({"number": 0, "rest": "set"}),
+            serde_json::json!({"number": 0, "unmatched": "set"}),
             "nothing went wrong"
         );
         assert_eq!(run.rule(1)["left"], 2);
@@ -205,7 +205,7 @@ fn programs_that_are_started_do_not_have_it() {
 }
 
 #[test]
-fn what_came_by_a_bare_exec_is_taken_back_by_the_program_that_starts() {
+fn a_policy_inherited_by_a_bare_exec_is_removed() {
     let programs = Programs::build();
     let tables = plan(rules(interleave()), true);
     let bare = |environment: &[(&str, &str)]| {
@@ -229,7 +229,7 @@ fn what_came_by_a_bare_exec_is_taken_back_by_the_program_that_starts() {
         (policies(&left)["main"], policies(&left)["left"]),
         (DEFAULT, DEFAULT)
     );
-    assert_eq!(left.rule(0)["rest"], "left");
+    assert_eq!(left.rule(0)["unmatched"], "left");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_program_goes_on_as_before_where_its_exec_fails() {
 }
 
 #[test]
-fn it_waits_for_the_second_thread() {
+fn unmatched_memory_waits_for_the_second_thread() {
     let programs = Programs::build();
     let later = Rule {
         flags: RULE_LATER,
@@ -275,7 +275,7 @@ fn it_waits_for_the_second_thread() {
     }
     expect(&run, &expected);
     let rest = run.rule(0);
-    assert_eq!(rest["rest"], "set");
+    assert_eq!(rest["unmatched"], "set");
     assert_eq!(rest["switched"], 1);
     // On one node every page is in place; those of 3000 small objects were looked for, at least.
     assert!(rest["in_place"].as_u64().unwrap() >= 700, "{rest}");
@@ -303,7 +303,7 @@ fn where_policies_are_refused_the_program_goes_on_and_it_is_said() {
     assert!(run.shown.contains("POLICY main"), "{}", run.shown);
     assert_eq!(run.said.lines().count(), 1, "{}", run.said);
     let rest = run.rule(0);
-    assert_eq!(rest["rest"], "failed");
+    assert_eq!(rest["unmatched"], "failed");
     assert_eq!(
         rest["failures"],
         serde_json::json!([{"call": "mbind", "errno": 1, "count": 1}])
@@ -330,5 +330,5 @@ fn where_policies_are_refused_the_program_goes_on_and_it_is_said() {
     assert_eq!(policies(&run)["main"], DEFAULT);
     assert_eq!(policies(&run)["placed"], PREFERRED, "objects are placed");
     assert_eq!(run.said.matches("set_mempolicy gives error 1").count(), 1);
-    assert_eq!(run.rule(0)["rest"], "failed");
+    assert_eq!(run.rule(0)["unmatched"], "failed");
 }

@@ -59,6 +59,8 @@ pub(super) struct ThreadRecord {
     pub tid: u32,
     /// Address of the start routine; 0: the main thread.
     pub start: u64,
+    /// Of a thread of `std::thread`: addresses of its `_M_run` and of a function that it may call; 0: not known.
+    pub callable: [u64; 2],
     pub order: u32,
     pub stack: std::ops::Range<u64>,
     pub tls: std::ops::Range<u64>,
@@ -222,6 +224,7 @@ impl Image {
                 time_ns,
                 tid: record.argument,
                 start: record.word(1),
+                callable: [record.word(8), record.word(9)],
                 order: record.word(2) as u32,
                 stack: record.word(3)..record.word(4),
                 tls: record.word(5)..record.word(6),

@@ -139,16 +139,25 @@ impl Modules {
 
     /// Name of the function at `offset`; `MODULE+0xOFFSET` where the symbol table has none.
     pub(super) fn function(&self, module: ModuleId, offset: u64) -> String {
-        let functions = self
-            .file(module)
-            .map(ElfFile::functions)
-            .unwrap_or_default();
+        let function = self.function_around(module, offset);
+        function.map_or_else(
+            || format!("{}+{offset:#x}", self.name(module)),
+            |function| demangle(&function.name),
+        )
+    }
+
+    /// Name of the function that begins at `offset`.
+    pub(super) fn named_function(&self, module: ModuleId, offset: u64) -> Option<String> {
+        let function = self.function_around(module, offset)?;
+        (function.address == offset).then(|| demangle(&function.name))
+    }
+
+    fn function_around(&self, module: ModuleId, offset: u64) -> Option<Symbol> {
+        let mut functions = self.file(module)?.functions();
         let after = functions.partition_point(|function| function.address <= offset);
-        let within = |function: &&Symbol| offset - function.address < function.size_bytes.max(1);
-        match functions[..after].last().filter(within) {
-            Some(function) => demangle(&function.name),
-            None => format!("{}+{offset:#x}", self.name(module)),
-        }
+        functions.truncate(after);
+        let function = functions.pop()?;
+        (offset - function.address < function.size_bytes.max(1)).then_some(function)
     }
 
     pub(super) fn notes(&self) -> &[String] {

@@ -9,9 +9,10 @@ use rustc_hash::FxHashMap;
 use super::address_space::AddressSpaces;
 use super::images::Image;
 use super::modules::Modules;
+use super::standard_threads::{STANDARD_THREAD, function, is_standard};
 use super::{ByTid, file_name};
 use crate::log::LogReader;
-use crate::{Event, Thread, ThreadIndex};
+use crate::{Event, ModuleId, Thread, ThreadIndex};
 
 /// Libraries whose threads form an OpenMP team.
 const OPENMP_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp"];
@@ -27,10 +28,25 @@ pub(super) struct Threads {
     by_tid: ByTid,
     /// Events that began one.
     begun: usize,
-    /// Address of the start routine where the preload library saw it, and when; 0: main.
-    starts: FxHashMap<ThreadIndex, (u64, u64)>,
+    /// Start routines that the preload library saw.
+    starts: FxHashMap<ThreadIndex, Start>,
     /// When the preload library saw one end.
     ends: FxHashMap<ThreadIndex, u64>,
+}
+
+/// A program of a process: the process, and when the program's memory went.
+type ProgramKey = (u32, u64);
+/// Module and virtual address in its file.
+type StartRoutine = (ModuleId, u64);
+
+/// Where a thread started.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    time_ns: u64,
+    /// Address of the start routine; 0: main.
+    routine: u64,
+    /// See [`super::images::ThreadRecord::callable`].
+    callable: [u64; 2],
 }
 
 /// The kernel tells of a thread's end only after it has let go whoever waits for it, who may have created the next thread
@@ -218,7 +234,12 @@ impl Threads {
             let Some(index) = self.find(image.pid, record.tid, record.time_ns) else {
                 continue;
             };
-            self.starts.insert(index, (record.start, record.time_ns));
+            let start = Start {
+                time_ns: record.time_ns,
+                routine: record.start,
+                callable: record.callable,
+            };
+            self.starts.insert(index, start);
             self.table[index.0 as usize].order = record.order;
         }
         for &(tid, ended_ns) in &image.thread_ends {
@@ -243,6 +264,14 @@ impl Threads {
     /// team, so created threads count from 1 there; threads outside of a team never shift its numbers.
     pub(super) fn name_teams(&mut self, modules: &Modules, spaces: &AddressSpaces) {
         self.resolve_starts(modules);
+        // Programs of one process (before and after `exec`) are told apart by when their memory went.
+        let image_of = |thread: &Thread| {
+            (
+                thread.pid,
+                spaces.end(thread.pid, thread.died_ns.saturating_sub(1)),
+            )
+        };
+        let standard_teams = self.standard_teams(modules, image_of);
         let mut openmp_processes: FxHashMap<u32, bool> = FxHashMap::default();
         let mut assumed_openmp = |thread: &Thread| {
             *openmp_processes
@@ -257,7 +286,10 @@ impl Threads {
                 Some((module, _)) if is_openmp(modules.name(module), &thread.start_function) => {
                     "openmp".to_owned()
                 }
-                Some(_) => thread.start_function.clone(),
+                Some(start) => match standard_teams.get(&(image_of(thread), start)) {
+                    Some(team) => team.clone(),
+                    None => thread.start_function.clone(),
+                },
                 None if self.starts.contains_key(&ThreadIndex(index as u32)) => {
                     UNKNOWN_TEAM.to_owned()
                 }
@@ -272,18 +304,11 @@ impl Threads {
             .map(|(index, thread)| team_of(index, thread))
             .collect();
 
-        // Programs of one process (before and after `exec`) are told apart by when their memory went.
-        let image_of = |thread: &Thread| {
-            (
-                thread.pid,
-                spaces.end(thread.pid, thread.died_ns.saturating_sub(1)),
-            )
-        };
         let mut created: Vec<usize> = (0..self.table.len())
             .filter(|index| teams[*index].is_some())
             .collect();
         created.sort_by_key(|index| (self.table[*index].order, *index));
-        let mut numbers: FxHashMap<((u32, u64), String), Numbers> = FxHashMap::default();
+        let mut numbers: FxHashMap<(ProgramKey, String), Numbers> = FxHashMap::default();
         for index in created {
             let team = teams[index].clone().unwrap_or_default();
             let ended_ns = self.ended_ns(index);
@@ -306,19 +331,46 @@ impl Threads {
         }
     }
 
+    /// The teams of start routines that are `std::thread`'s, by program and routine: named as what all their threads execute.
+    fn standard_teams(
+        &self,
+        modules: &Modules,
+        image_of: impl Fn(&Thread) -> ProgramKey,
+    ) -> FxHashMap<(ProgramKey, StartRoutine), String> {
+        let mut teams = FxHashMap::default();
+        for index in self.starts.keys() {
+            let thread = &self.table[index.0 as usize];
+            let Some(start) = thread.start.filter(|start| is_standard(modules, start.0)) else {
+                continue;
+            };
+            let function = &thread.start_function;
+            teams
+                .entry((image_of(thread), start))
+                .and_modify(|team: &mut String| {
+                    if team != function {
+                        STANDARD_THREAD.clone_into(team);
+                    }
+                })
+                .or_insert_with(|| function.clone());
+        }
+        teams
+    }
+
     fn resolve_starts(&mut self, modules: &Modules) {
         let mut names: FxHashMap<_, String> = FxHashMap::default();
-        for (index, (start, time_ns)) in &self.starts {
+        for (index, start) in &self.starts {
             let thread = &mut self.table[index.0 as usize];
-            thread.start = if *start == 0 {
-                None
-            } else {
-                modules.resolve(thread.pid, *time_ns, *start)
+            thread.start = match start.routine {
+                0 => None,
+                routine => modules.resolve(thread.pid, start.time_ns, routine),
             };
             if let Some((module, offset)) = thread.start {
                 let name = names
-                    .entry((module, offset))
-                    .or_insert_with(|| modules.function(module, offset));
+                    .entry((thread.pid, module, offset, start.callable))
+                    .or_insert_with(|| match is_standard(modules, module) {
+                        true => function(modules, (thread.pid, start.time_ns), start.callable),
+                        false => modules.function(module, offset),
+                    });
                 thread.start_function.clone_from(name);
             }
         }

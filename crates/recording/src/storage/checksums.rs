@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn checksummed_bytes_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let mut file = SummedFile::new(File::create(&path).unwrap());

@@ -1,4 +1,4 @@
-//! Reading one table, row group by row group.
+//! Reads one table, row group by row group.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use crate::{Error, folder};
 /// Most rows that a reader takes for one row group, four times as many as are written: a file must not make it allocate
 /// without bound.
 const ROWS_MAX: i64 = 1 << 20;
-/// Most rows of a table are so many for each byte of its file, and [`ROWS_MAX`]. Compressed rows that all are the same take
-/// next to nothing; of real ones no two have the same address and time.
+/// Most rows of a table per byte of its file, beyond [`ROWS_MAX`]. A hostile file may have rows without end that are all
+/// the same and compress to nothing; real rows differ in address or time.
 const ROWS_PER_BYTE_MAX: u64 = 4;
 
-/// Longest text of a table, in bytes: what is longer is cut. Paths have no more, and a symbol's first part says enough.
+/// Longest text of a table, in bytes; longer texts are cut. Paths are never longer, and a symbol's first part is enough.
 const TEXT_BYTES_MAX: usize = 4096;
-/// Most that a table's texts may have together: one that stands in a file once can be the name of every row.
+/// Most bytes of a table's texts together: a text that is stored once may be the name of every row.
 const TEXTS_BYTES_MAX: u64 = 128 << 20;
 
 /// Reads one table. Shared by threads: every read names its own position.
@@ -108,7 +108,7 @@ impl TableReader {
     /// Reads a row group into memory, encoded, and checks it.
     pub(super) fn group(&self, number: usize) -> Result<RowGroup<'_>, Error> {
         let (offset, bytes) = self.checksums.read(&self.file, &self.path, number)?;
-        // Values of up to eight bytes, and as much for levels and headers.
+        // Values have up to eight bytes; levels and headers take as much at most.
         let page_bytes_max = 16 * self.rows(number) as u64 + TEXTS_BYTES_MAX + (1 << 20);
         Ok(RowGroup {
             table: self,
@@ -125,7 +125,7 @@ impl TableReader {
 /// Columns that earlier recordings have under another name, which comes second.
 const EARLIER_NAMES: [(&str, &str); 1] = [("skid_bytes", "distance_bytes")];
 
-/// Checks what file this is; the position in it of each column of `format`.
+/// Checks the file's kind and version; returns the position of each column of `format`.
 fn positions(
     metadata: &ParquetMetaData,
     format: &Format,
@@ -215,7 +215,7 @@ impl RowGroup<'_> {
         T::T: Constant,
     {
         let (rows, position) = (self.rows(), self.position(name));
-        // A clock's samples are all worth the same: most of such columns need no decoding.
+        // The clock's samples all have the same weight: most row groups of such columns need no decoding.
         if let Some(value) = self.statistics(position).and_then(T::T::constant) {
             out.extend(std::iter::repeat_n(convert(&value), rows));
             return Ok(());
@@ -228,7 +228,7 @@ impl RowGroup<'_> {
         Ok(())
     }
 
-    /// The same where `convert` knows values that are not of this column (`None`).
+    /// Appends column `name` to `out`, each value through `convert`, which returns `None` for invalid values.
     fn checked<T: DataType, V: Clone>(
         &self,
         name: &str,
@@ -388,7 +388,7 @@ impl RowGroup<'_> {
         })
     }
 
-    /// Panics where the format has no such column: a slip in this crate.
+    /// Panics if the format has no such column, which would be a mistake in this crate.
     fn position(&self, name: &str) -> usize {
         let column = self
             .table

@@ -1,4 +1,4 @@
-//! A trace and what was found out about it, opened: accesses by chunk, and all that steps need.
+//! An opened trace and its survey: accesses by chunk, and what replaying steps needs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl OpenedTrace {
         files.any(|file| file.header.whole_system)
     }
 
-    /// Opens the trace in a recording's folder, makes the pass over it, and adds what it says to the
-    /// recorder's log. `None`: there is no trace.
+    /// Opens the trace in a recording's folder, surveys it, and adds the results to the
+    /// recorder's log. `None` if there is no trace.
     pub(crate) fn survey(
         folder: &Path,
         machine: &Machine,
@@ -177,7 +177,7 @@ impl OpenedTrace {
         })
     }
 
-    /// Threads that it has, which are numbered below this.
+    /// Number of its threads.
     pub(crate) fn threads(&self) -> usize {
         let all = self.images.threads.iter().flatten();
         let began = all.filter(|thread| thread.0 != u32::MAX);
@@ -192,7 +192,7 @@ impl OpenedTrace {
         self.chunks.len()
     }
 
-    /// Moments by image, to be kept.
+    /// Moments with their images, for storing.
     pub(crate) fn moments(&self) -> impl Iterator<Item = (u32, Moment)> {
         (0..)
             .zip(&self.clocks)
@@ -210,7 +210,7 @@ impl OpenedTrace {
         self.frames.len()
     }
 
-    /// Image and number of the thread that a frame is of.
+    /// Image and number of the thread to which a frame belongs.
     pub(super) fn thread_of(&self, frame: usize) -> (u32, u32) {
         (self.frames[frame].image, self.frames[frame].thread)
     }
@@ -230,7 +230,7 @@ impl OpenedTrace {
         let mut known = std::mem::take(&mut open.0);
         let (mut spare, mut inside) = (AccessBatch::default(), Vec::new());
         let (mut accesses, mut order) = (AccessBatch::default(), Vec::new());
-        // Without a time there is no order.
+        // The time is needed to order the accesses.
         let with_time = ColumnSelection {
             time_ns: true,
             ..columns
@@ -247,7 +247,7 @@ impl OpenedTrace {
                     found
                 }
             };
-            // Each access belongs to one chunk, whatever its clock said.
+            // Each access belongs to one chunk, even if its thread's clock was off.
             let last_ns = end_ns.saturating_sub(1).max(begin_ns);
             let is_inside = |time_ns: u64| {
                 (chunk.begin_ns..chunk.end_ns).contains(&time_ns.clamp(begin_ns, last_ns))
@@ -267,7 +267,7 @@ impl OpenedTrace {
                 .zip(&accesses.time_ns)
                 .map(|(row, &time_ns)| (time_ns, row)),
         );
-        // They come in runs, a frame each.
+        // Accesses come in sorted runs, one for each frame.
         order.sort_by_key(|access| access.0);
         let rows: Vec<u32> = order.into_iter().map(|access| access.1).collect();
         batch.clear();
@@ -332,7 +332,7 @@ impl OpenedTrace {
                 });
             }
             Record::Clock { time_ns } if *time_ns > own_ns => {
-                // What came before is before what is logged now.
+                // Earlier accesses are before those that are logged now.
                 for earlier in &mut batch.time_ns[open..] {
                     *earlier = (*earlier).min(time_ns - 1);
                 }
@@ -384,7 +384,7 @@ struct TimedFrame {
     position: u32,
 }
 
-/// A stretch of time, and the frames that have a part of it.
+/// A stretch of time, and the frames that overlap it.
 #[derive(Debug, PartialEq, Eq)]
 struct Chunk {
     begin_ns: u64,
@@ -399,8 +399,8 @@ pub(crate) struct OpenFrames(Vec<(u32, AccessBatch)>);
 /// Frames that begin in a chunk, and those that are kept for the next one: a frame becomes about 3 MiB of accesses.
 const FRAMES_MAX: usize = 32;
 
-/// Cuts time where a number of frames have begun: as many as there are threads, so that few frames
-/// are in more than two chunks, but no more than fit into memory.
+/// Divides time into chunks. A chunk ends when as many frames have begun as there are threads, so that few frames
+/// are in more than two chunks, or as many as fit into memory.
 fn chunks(frames: &[TimedFrame]) -> Vec<Chunk> {
     let threads = frames.iter().filter(|frame| frame.position == 0).count();
     let mut chunks = Vec::new();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_is_appended_once() {
+    fn unfinished_frames_are_appended_once() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let begins = begins();

@@ -230,7 +230,7 @@ fn what_stands_before_the_weight_is_stepped_over() {
 }
 
 #[test]
-fn what_the_real_file_says() {
+fn page_fault_samples_are_refused_with_advice() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import/page-faults.perf.data");
     let mut bytes = fs::read(path).unwrap();
     let line = refused(&bytes);
@@ -579,7 +579,7 @@ fn other_files_are_named() {
 }
 
 #[test]
-fn what_is_there_stays() {
+fn an_existing_recording_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let file: PathBuf = folder.path().join("perf.data");
     fs::write(&file, program().bytes()).unwrap();

@@ -155,7 +155,7 @@ proptest! {
     /// Every reference becomes a step, every miss an access, whatever the frames; opened again, the
     /// recording says the same.
     #[test]
-    fn nothing_is_lost(
+    fn all_records_of_a_trace_are_read(
         threads in prop::collection::vec(
             prop::collection::vec(prop::collection::vec((0u64..1000, any_record()), 0..20), 0..6), 1..4),
     ) {

@@ -46,12 +46,10 @@ impl LabParts {
         }
         let of_tests = emulator.parent().and_then(Path::parent);
         let of_tests = of_tests.unwrap_or(Path::new("/")).join("guest/kernel/boot");
-        let kernel = match kernel {
-            Some(kernel) => kernel.to_owned(),
-            None => newest_kernel(&[Path::new("/boot"), &of_tests])
-                .ok_or_else(|| LabError::NoKernel(of_tests.clone()))?,
+        let (kernel, modules) = match kernel {
+            Some(kernel) => (kernel.to_owned(), modules(kernel)?),
+            None => newest_kernel(&[Path::new("/boot"), &of_tests])?,
         };
-        let modules = modules(&kernel)?;
         Ok(Self {
             emulator,
             busybox: busybox().ok_or(LabError::NoBusybox)?,
@@ -85,14 +83,18 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The newest kernel in the first folder that has one. Versions are compared number by number.
-fn newest_kernel(folders: &[&Path]) -> Option<PathBuf> {
-    folders.iter().find_map(|folder| {
+/// The newest kernel in the first folder that has one, with its modules. Versions are compared number by number.
+fn newest_kernel(folders: &[&Path]) -> Result<(PathBuf, PathBuf), LabError> {
+    let newest = folders.iter().find_map(|folder| {
         let entries = fs::read_dir(folder).ok()?;
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let with_modules = paths.filter(|path| modules(path).is_ok());
-        with_modules.max_by_key(|path| version(&path.to_string_lossy()))
-    })
+        let with_modules = paths.filter_map(|path| Some((modules(&path).ok()?, path)));
+        with_modules.max_by_key(|(_, path)| version(&path.to_string_lossy()))
+    });
+    let (modules, kernel) = newest.ok_or_else(|| {
+        LabError::NoKernel(folders.iter().map(|folder| folder.to_path_buf()).collect())
+    })?;
+    Ok((kernel, modules))
 }
 
 fn version(name: &str) -> Vec<u64> {
@@ -110,7 +112,10 @@ fn modules(kernel: &Path) -> Result<PathBuf, LabError> {
         .unwrap_or(Path::new("/"))
         .join("lib/modules")
         .join(version);
-    if kernel.is_file() && modules.is_dir() {
+    if !kernel.is_file() {
+        return Err(LabError::NoSuchKernel(kernel.to_owned()));
+    }
+    if modules.is_dir() {
         return Ok(modules);
     }
     Err(LabError::NoModules {
@@ -159,9 +164,30 @@ mod tests {
             }
         }
         let boot = folder.path().join("boot");
-        let newest = newest_kernel(&[Path::new("/no/such/folder"), &boot]).unwrap();
+        let (newest, modules_of_newest) =
+            newest_kernel(&[Path::new("/no/such/folder"), &boot]).unwrap();
         assert_eq!(newest, boot.join("vmlinuz-6.12.0-amd64"));
+        assert!(modules_of_newest.ends_with("lib/modules/6.12.0-amd64"));
         let error = modules(&boot.join("vmlinuz-7.0.0")).unwrap_err();
-        assert!(error.to_string().ends_with("lib/modules/7.0.0"), "{error}");
+        assert!(error.to_string().contains("lib/modules/7.0.0,"), "{error}");
+        assert!(matches!(
+            modules(&boot.join("vmlinuz-1.0")),
+            Err(LabError::NoSuchKernel(_))
+        ));
+    }
+
+    #[test]
+    fn without_a_kernel_the_message_says_where_to_get_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = newest_kernel(&[Path::new("/no/such/folder"), folder.path()]).unwrap_err();
+        let error = error.to_string();
+        for word in [
+            "/no/such/folder or ",
+            "linux-image-amd64",
+            "dpkg-deb -x",
+            "--kernel",
+        ] {
+            assert!(error.contains(word), "{error}");
+        }
     }
 }

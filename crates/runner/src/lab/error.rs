@@ -18,9 +18,19 @@ pub enum LabError {
     NoFirmware(&'static str),
     #[error("no static busybox found on PATH: install the Debian package busybox-static")]
     NoBusybox,
-    #[error("no kernel in /boot or {}: name one with --kernel", .0.display())]
-    NoKernel(PathBuf),
-    #[error("{}: a kernel without its modules; expected {}", kernel.display(), modules.display())]
+    #[error(
+        "no kernel with its modules in {}: install one (the Debian package linux-image-amd64), or unpack such a package \
+         without installing it (dpkg-deb -x linux-image-VERSION.deb FOLDER) and give --kernel FOLDER/boot/vmlinuz-VERSION",
+        .0.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
+    )]
+    NoKernel(Vec<PathBuf>),
+    #[error("--kernel {}: no such file; expected a kernel's image, such as /boot/vmlinuz-6.12.0-amd64", .0.display())]
+    NoSuchKernel(PathBuf),
+    #[error(
+        "{}: its modules are missing; expected them in {}, where the kernel's package has them",
+        kernel.display(),
+        modules.display()
+    )]
     NoModules { kernel: PathBuf, modules: PathBuf },
     #[error("{}: can't be unpacked with `{tool}`", module.display())]
     Module { module: PathBuf, tool: &'static str },

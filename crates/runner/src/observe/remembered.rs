@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plausible_is_measured_again() {
+    fn implausible_values_are_measured_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("nearpage/samples.json");
         let write = |change: &dyn Fn(&mut MachineSampleCost)| {

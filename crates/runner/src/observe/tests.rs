@@ -196,7 +196,7 @@ fn what_was_lost_is_told_with_its_remedy() {
     assert_eq!(
         said,
         [
-            "3 records lost for want of room; a lower --rate loses fewer",
+            "3 records lost because buffers were full; a lower --rate loses fewer",
             "the kernel stopped sampling 1 time (kernel.perf_event_max_sample_rate or perf_cpu_time_max_percent); a \
              lower --rate avoids it",
             "2 samples with a data_src that this version of nearpage does not know, so what served them is unknown; the \
@@ -215,7 +215,7 @@ fn what_was_lost_is_told_with_its_remedy() {
     );
     assert_eq!(
         said[0],
-        "2 samples lost for want of room; a lower --rate loses fewer"
+        "2 samples lost because buffers were full; a lower --rate loses fewer"
     );
     assert!(!said.concat().contains("record"), "{said:?}");
 }

@@ -20,7 +20,7 @@ pub(super) fn warnings(
     }
     if losses.dropped > 0 {
         warnings.push(format!(
-            "{} lost for want of room; a lower --rate loses fewer",
+            "{} lost because buffers were full; a lower --rate loses fewer",
             counted(losses.dropped, "sample")
         ));
     }
@@ -38,7 +38,7 @@ pub(super) fn warnings(
     }
     if summary.records.lost > 0 && *losses == SignalLosses::default() {
         warnings.push(format!(
-            "{} lost for want of room; a lower --rate loses fewer",
+            "{} lost because buffers were full; a lower --rate loses fewer",
             counted(counts.lost, "record")
         ));
     }
@@ -58,7 +58,7 @@ pub(super) fn warnings(
     warnings.extend(unknown_sources(summary));
     if summary.records.left_out > 0 {
         warnings.push(format!(
-            "{} left out that nobody asked for (--range, --object, --event)",
+            "{} outside --range, --object or --event left out",
             counted(summary.records.left_out, "access")
         ));
     }

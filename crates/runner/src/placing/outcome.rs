@@ -318,44 +318,44 @@ mod tests {
     #[test]
     fn what_became_of_unmatched_memory_is_told_by_processes() {
         let said = |processes: &[(u32, &str)]| {
-            let line = |&(pid, rest): &(u32, &str)| {
+            let line = |&(pid, unmatched): &(u32, &str)| {
                 let line = format!(
-                    r#"{{"pid":{pid},"mechanism":"bind","rules":[{{"number":0,{rest}}}]}}"#
+                    r#"{{"pid":{pid},"mechanism":"bind","rules":[{{"number":0,{unmatched}}}]}}"#
                 );
                 serde_json::from_str(&line).unwrap()
             };
             let processes: Vec<ProcessSummary> = processes.iter().map(line).collect();
-            outcome(&processes, &["rest".to_owned()], &[]).join("\n")
+            outcome(&processes, &["unmatched".to_owned()], &[]).join("\n")
         };
-        let set = r#""rest":"set""#;
-        assert_eq!(said(&[(1, set)]), "rest: policy set in 1 process");
+        let set = r#""unmatched":"set""#;
+        assert_eq!(said(&[(1, set)]), "unmatched: policy set in 1 process");
         assert_eq!(
             said(&[(1, set), (2, set), (1, set)]),
-            "rest: policy set in 2 processes",
+            "unmatched: policy set in 2 processes",
             "one that became another program is one"
         );
         assert_eq!(
             said(&[(
                 1,
-                r#""rest":"set","switched":1,"switched_moved":7,"switched_ns":42000"#
+                r#""unmatched":"set","switched":1,"switched_moved":7,"switched_ns":42000"#
             )]),
-            "rest: policy set in 1 process when the second thread was created: 7 pages moved, 42 µs"
+            "unmatched: policy set in 1 process when the second thread was created: 7 pages moved, 42 µs"
         );
         assert_eq!(
             said(&[
-                (1, r#""rest":"waits""#),
+                (1, r#""unmatched":"waits""#),
                 (2, set),
                 (
                     3,
-                    r#""rest":"failed","failures":[{"call":"set_mempolicy","errno":1,"count":1}]"#
+                    r#""unmatched":"failed","failures":[{"call":"set_mempolicy","errno":1,"count":1}]"#
                 )
             ]),
-            "rest: policy set in 1 process; left to first touch, as no second thread was created, in 1 process; could \
+            "unmatched: policy set in 1 process; left to first touch, as no second thread was created, in 1 process; could \
              not be placed in 1 process (1 × set_mempolicy failed: Operation not permitted (os error 1))"
         );
         assert_eq!(
-            said(&[(1, r#""rest":"left""#)]),
-            "rest: left to first touch, as planned, in 1 process"
+            said(&[(1, r#""unmatched":"left""#)]),
+            "unmatched: left to first touch, as planned, in 1 process"
         );
     }
 

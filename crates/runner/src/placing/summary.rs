@@ -62,7 +62,6 @@ pub(super) struct RuleSummary {
     pub ignored: bool,
     pub failures: Vec<Failure>,
     /// What became of unmatched memory, where the rule is about that.
-    #[serde(rename = "rest")]
     pub unmatched: Option<UnmatchedStatus>,
     /// The function that the rule's phase begins with; `None`: the rule holds from the start.
     #[serde(skip)]

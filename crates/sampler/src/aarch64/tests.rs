@@ -171,7 +171,7 @@ fn all_ways_to_address_memory() {
 }
 
 #[test]
-fn what_cannot_be_told_is_said() {
+fn undecodable_instructions_are_reported() {
     let undecoded = |word: u32, reason| {
         assert_eq!(
             judge(&[word, NOP], 1, SkidSide::Before),
@@ -198,7 +198,7 @@ fn what_cannot_be_told_is_said() {
 }
 
 #[test]
-fn what_touches_no_memory_is_none() {
+fn instructions_without_memory_are_no_access() {
     // add x1, x1, #16; prfm pldl1keep, [x1, #64]; blr x3
     for word in [0x9100_4021, 0xf980_2020, 0xd63f_0060] {
         assert_eq!(

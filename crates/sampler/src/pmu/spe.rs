@@ -34,7 +34,7 @@ use crate::record::{self, Identifiers, RecordBody};
 /// One sampled operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Operation {
-    /// 0 where there is no such packet.
+    /// Address of the instruction; 0 without such a packet.
     pub ip: u64,
     pub address: u64,
     /// From dispatch to completion, in cycles.

@@ -1,10 +1,10 @@
-//! The signal source: rings that the preload library fills inside the command's processes
-//! ([`nearpage_wire::samples`]), drained and turned into the records that the kernel would have
-//! written, so that everything downstream is the clock's.
+//! The signal source. The preload library fills rings inside the command's processes
+//! ([`nearpage_wire::samples`]). This module reads them and turns samples into the records that the kernel would have
+//! written, so that all later stages are the same as for the clock.
 //!
-//! What the kernel would have told besides comes from the rings too (processes, threads) and from
-//! `/proc/PID/maps`, read when a process is met, when a sample's code is unknown, and now and then;
-//! where the process has gone, from the copy that it left. Page faults are not seen.
+//! The rings also tell of new processes and threads. Mappings come from `/proc/PID/maps`, which is read when a
+//! process's ring is found, when a sample's code is unknown, and now and then;
+//! after the process has ended, from the copy that it left. Page faults are not seen.
 
 pub(crate) mod own;
 mod records;
@@ -24,11 +24,11 @@ use rustc_hash::FxHashSet;
 pub(crate) use records::Process;
 use ring::SampleRing;
 
-/// Mappings are read again after this time, and not before so many times what it took.
+/// Mappings are read again after this time, or later if reading them takes long.
 const MAPS_EVERY_NS: u64 = 1_000_000_000;
 const MAPS_SHARE: u64 = 100;
-/// A folder that was changed longer ago than this when it was read has another time when it is changed
-/// again: file systems round it.
+/// File systems round times of change. If a folder was last changed longer ago than this when it was read, its next
+/// change gives it another time.
 const FOLDER_SETTLES: Duration = Duration::from_secs(3);
 
 /// Slots for a second of samples on all CPUs, read several times in that.
@@ -37,7 +37,7 @@ pub(crate) fn slots(rate_hz: f64, cpus: usize) -> usize {
     wanted.next_power_of_two().clamp(1024, SLOTS_MAX)
 }
 
-/// What the preload library has to be told.
+/// The environment variables for the preload library.
 pub(crate) fn environment(folder: &Path, rate_hz: f64, slots: usize) -> [(OsString, OsString); 3] {
     let number = |number: u64| number.to_string().into();
     [
@@ -56,7 +56,7 @@ pub(crate) fn environment(folder: &Path, rate_hz: f64, slots: usize) -> [(OsStri
     ]
 }
 
-/// What was not sampled, and why.
+/// Samples that are missing, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SignalLosses {
     /// Samples for which the ring had no room.
@@ -65,7 +65,7 @@ pub struct SignalLosses {
     pub blocked: u64,
     /// Threads that the kernel gave no timer.
     pub threads: u64,
-    /// Processes that took the signal for themselves.
+    /// Processes that installed their own handler for the signal.
     pub given_way: u64,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Signals {
     folder: PathBuf,
     proc_root: PathBuf,
     met: FxHashSet<OsString>,
-    /// When the folder was last changed, once there is nothing else in it to be met.
+    /// The folder's time of change, once all rings in it are known.
     folder_changed: Option<SystemTime>,
     sampled: Vec<Sampled>,
     pids: FxHashSet<u32>,
@@ -114,7 +114,7 @@ impl Signals {
         }
     }
 
-    /// Says that process `pid` is known and needs no record of its beginning.
+    /// Marks process `pid` as known, so that no record of its beginning is made.
     pub fn know(&mut self, pid: u32) {
         self.pids.insert(pid);
     }
@@ -180,7 +180,7 @@ impl Signals {
         }
     }
 
-    /// Meets processes whose ring is new, the eldest first.
+    /// Adds processes whose ring is new, the oldest first.
     fn meet(&mut self, out: &mut Vec<u8>) {
         let changed = fs::metadata(&self.folder).and_then(|folder| folder.modified());
         let changed = changed.ok();
@@ -277,7 +277,7 @@ impl Sampled {
 /// More than most programs have mapped.
 const MAPS_BYTES: usize = 16 << 10;
 
-/// Reads a file, unless there is nothing in it.
+/// Reads a file; false if it is empty.
 fn read(path: &Path, text: &mut Vec<u8>) -> bool {
     text.clear();
     let read = File::open(path).and_then(|mut file| file.read_to_end(text));

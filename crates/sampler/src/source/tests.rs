@@ -340,7 +340,7 @@ fn every_state_has_its_source_and_its_line() {
 }
 
 #[test]
-fn what_is_asked_for_is_taken_or_refused() {
+fn a_named_source_is_taken_or_refused() {
     assert_eq!(line(RequestedSource::Clock, &facts()), "source clock");
     let none = Facts {
         pmu: Pmu::None,

@@ -109,7 +109,7 @@ fn the_instruction_just_before_or_none() {
 }
 
 #[test]
-fn what_touches_no_memory_is_none() {
+fn instructions_without_memory_are_no_access() {
     // prefetcht0 [rax]; lea rcx,[rax]; nop [rax+rax]; ret
     let code: [&[u8]; 4] = [
         &[0x0f, 0x18, 0x08],

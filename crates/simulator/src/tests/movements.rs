@@ -100,7 +100,7 @@ fn movements_are_what_was_counted_and_lead_to_the_last_homes() {
 }
 
 #[test]
-fn what_does_not_fit_is_counted() {
+fn movements_beyond_the_bound_are_counted() {
     let machine = machine(4, CLOCK);
     let trace = contended();
     let jobs = eager();

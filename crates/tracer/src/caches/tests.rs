@@ -2,8 +2,8 @@ use std::thread;
 
 use super::*;
 
-/// Threads on as many CPUs work on the same few lines; whenever they stop, and in the middle of
-/// it too, no modified line has a second holder, and directory and caches agree.
+/// Threads on as many CPUs use the same few lines. Whenever they are stopped, no modified line has a second holder, and
+/// directory and caches agree.
 #[test]
 fn many_threads_leave_the_caches_coherent() {
     // The last one's directory has large sets, with hash chains.
@@ -58,24 +58,24 @@ fn many_threads_leave_the_caches_coherent() {
 }
 
 impl Caches {
-    /// Stops everything and looks whether the caches are coherent; says what is not.
+    /// Stops all threads and checks that the caches are coherent; returns what is not.
     fn incoherence(&self) -> Option<String> {
         use std::collections::HashMap;
         let sets: Vec<_> = (0..self.directory.sets())
             .map(|set| self.directory.lock::<false>(set))
             .collect();
-        // What the directory tells of each line: its set, slot, holders.
-        let mut told = HashMap::new();
+        // The directory's entry of each line: its set, slot and holders.
+        let mut listed = HashMap::new();
         for (number, set) in sets.iter().enumerate() {
             for slot in set.taken() {
                 let holders: Vec<usize> = set.holders(slot).collect();
                 if set.find(set.entry(slot).line()) != Some(slot) || holders.is_empty() {
                     return Some(format!("set {number}, slot {slot}: {holders:?}"));
                 }
-                told.insert(set.entry(slot).line(), (set, slot, holders));
+                listed.insert(set.entry(slot).line(), (set, slot, holders));
             }
         }
-        // What each cache has.
+        // The caches that have each line.
         let mut held: HashMap<u64, Vec<usize>> = HashMap::new();
         let orders = self.cpus.iter().map(|cpu| &cpu.l2).chain(&self.l3);
         for (holder, order) in orders.enumerate() {
@@ -92,15 +92,15 @@ impl Caches {
                 held.entry(line).or_default().push(holder);
             }
         }
-        if told.len() != held.len() {
-            return Some(format!("{} lines known, {} held", told.len(), held.len()));
+        if listed.len() != held.len() {
+            return Some(format!("{} lines known, {} held", listed.len(), held.len()));
         }
         for (line, holders) in &held {
-            let Some((set, slot, told)) = told.get(line) else {
+            let Some((set, slot, listed)) = listed.get(line) else {
                 return Some(format!("line {line:#x} is held by {holders:?}, unknown"));
             };
-            if told != holders {
-                return Some(format!("line {line:#x}: {told:?}, held by {holders:?}"));
+            if listed != holders {
+                return Some(format!("line {line:#x}: {listed:?}, held by {holders:?}"));
             }
             let cpus = holders.iter().filter(|holder| **holder < self.cpus.len());
             let state = set.entry(*slot).state();
@@ -114,7 +114,7 @@ impl Caches {
         }
         for (position, cpu) in self.cpus.iter().enumerate() {
             for tag in cpu.l1_data.tags().chain(cpu.l1_fetch.tags()) {
-                let l2 = told
+                let l2 = listed
                     .get(&(tag >> 2))
                     .filter(|(_, _, holders)| holders.contains(&position))
                     .map_or(0, |(set, slot, _)| set.entry(*slot).state());

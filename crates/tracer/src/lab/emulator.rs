@@ -1,4 +1,4 @@
-//! QEMU as the lab asks it: its functions, its guest's memory.
+//! The functions of QEMU that the lab calls, and its guest's memory.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use super::model::{Emulator, PAGE_WALK_MAX};
 use crate::memory::Memory;
 use crate::qemu::{Id, LabInterface, MemoryInterface, SystemInterface};
 
-/// QEMU's functions, and what does not change.
+/// QEMU's functions, and settings that do not change.
 pub(super) struct Qemu {
     pub id: Id,
     pub system: SystemInterface,
@@ -15,7 +15,7 @@ pub(super) struct Qemu {
     pub lab: LabInterface,
     pub instruction_fs: u64,
     pub line_shift: u32,
-    /// Where what was counted goes.
+    /// File for the counts.
     pub counts: PathBuf,
 }
 
@@ -23,7 +23,7 @@ pub(super) static QEMU: OnceLock<Qemu> = OnceLock::new();
 /// The guest's memory, once its first block is translated.
 pub(super) static MEMORY: OnceLock<Memory> = OnceLock::new();
 
-/// Asked in a callback of the running CPU.
+/// Only called in a callback of the running CPU.
 impl Emulator for Qemu {
     fn now_fs(&self) -> u64 {
         // SAFETY: QEMU's function, in a callback of a CPU.

@@ -1,11 +1,12 @@
-//! The lab: a guest whose clock goes by the machine's model.
+//! The lab: a guest whose clock follows the model of a machine.
 //!
-//! QEMU with `qemu/lab.patch` counts guest time for each CPU, in the time of an instruction. After each reference this
-//! plugin adds what the reference takes on the modelled machine, so that all clocks of the guest show it. One host
-//! thread runs all CPUs: a lockstep would wait forever, and nothing here is shared between threads.
+//! QEMU with `qemu/lab.patch` counts guest time for each CPU, in units of an instruction's time. After each reference, this
+//! plugin adds the time that the reference takes on the modelled machine, and all clocks of the guest show it. One host
+//! thread runs all CPUs. So there is no lockstep, in which this thread would wait for itself, and nothing here is shared
+//! between threads.
 //!
-//! Counted is what runs between the first begin mark (the command's beginning) and the first end mark; a later begin
-//! mark, the program's own, begins again. Before so many begin marks as the setup says, nothing is modelled.
+//! Counts begin at the first begin mark, which is the command's beginning, and end at the first end mark. A later begin
+//! mark, made by the program, starts the counts again. The setup says how many begin marks come before anything is modelled.
 
 mod emulator;
 mod model;
@@ -39,7 +40,7 @@ use model::{Access, Emulator, KernelBlock, Model};
 
 const NS_FS: u64 = 1_000_000;
 
-/// What the plugin is told of an instruction with an access, in a word.
+/// An instruction that accesses memory, packed into the word that QEMU passes to a callback.
 #[derive(Clone, Copy)]
 struct Code(u64);
 
@@ -54,26 +55,26 @@ impl Code {
     }
 }
 
-/// Begin marks until time is modelled.
+/// Begin marks that are still to come before time is modelled.
 static BEGIN_MARKS_LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// What callbacks change.
+/// The state that callbacks change.
 struct Lab {
     model: Model,
-    /// Those that callbacks were told of, kept for good: the emulator translates the same code often.
+    /// Runs that callbacks refer to, kept for good: the emulator often translates the same code again.
     runs: HashMap<PlacedRun, &'static KeptRun>,
     marks: u32,
-    /// Instructions until what is counted begins anew, after the first mark.
+    /// Instructions of warm-up left, after which the counts start again.
     warm_up_left: u64,
     began_ns: u64,
     began: Instant,
     ended: bool,
 }
 
-/// A run that a callback is told of.
+/// A run that a callback refers to.
 struct KeptRun {
     run: PlacedRun,
-    /// Where the model counts its time, if it is the kernel's.
+    /// Where the model counts the time of a run of the kernel.
     kernel: Option<KernelBlock>,
 }
 
@@ -108,7 +109,7 @@ impl LabGuard {
     }
 }
 
-/// The state, unless a callback that was interrupted has it.
+/// The state; `None` while an interrupted callback uses it.
 ///
 /// # Safety
 /// In a callback of QEMU's: they are made on the one host thread that runs CPUs, or while that one is stopped.
@@ -121,7 +122,7 @@ unsafe fn enter() -> Option<LabGuard> {
     Some(LabGuard(()))
 }
 
-/// Has the guest's time modelled.
+/// Registers the callbacks that model the guest's time.
 pub fn install(
     id: Id,
     setup: &Setup<'static>,
@@ -196,7 +197,7 @@ unsafe fn listen(id: Id) {
     }
 }
 
-/// Before the mark: looks for it alone.
+/// A block is translated before anything is modelled: looks for begin marks alone.
 ///
 /// # Safety
 /// QEMU calls it, as the ones below.
@@ -253,7 +254,7 @@ impl Lab {
         self.model.restart();
     }
 
-    /// So many instructions have run while caches are warmed.
+    /// Counts instructions of the warm-up; at its end, the counts start again.
     #[cold]
     fn warm_up(&mut self, qemu: &Qemu, instructions: u64) {
         self.warm_up_left = self.warm_up_left.saturating_sub(instructions);
@@ -292,7 +293,7 @@ impl Lab {
         }
     }
 
-    /// The same one for the same run, for good.
+    /// The kept form of a run: always the same one, never freed.
     fn kept(&mut self, run: PlacedRun) -> &'static KeptRun {
         if let Some(known) = self.runs.get(&run) {
             return known;
@@ -469,9 +470,7 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: 
     }
 }
 
-/// Of an instruction that changes memory atomically: what it writes stands for what it read, too.
-///
-/// An instruction has accessed memory atomically.
+/// An instruction has accessed memory atomically. Its store stands for its load, too.
 ///
 /// # Safety
 /// QEMU calls it.

@@ -1,7 +1,7 @@
-//! What each reference takes: caches, TLBs and directory of the tracer, latencies and queues of the machine.
+//! The time of each reference, by the caches, TLBs and directory of the tracer, and the latencies and queues of the machine.
 //!
-//! A CPU waits for each of its misses, fetches and stores, too, before it goes on. After a miss of all TLBs it loads the
-//! page's entries from the guest's page tables, one after the other, through its data caches.
+//! A CPU waits for each of its misses before it goes on, also for those of fetches and stores. After a miss in all TLBs, it
+//! loads the page's entries from the guest's page tables, one after the other, through its data caches.
 
 use nearpage_wire::lab::{LabCount, LabLine, LabSetup};
 use nearpage_wire::trace::Served;
@@ -12,19 +12,19 @@ use crate::caches::{Caches, Cpu, Miss, Outcome};
 use crate::memory::PAGE_BITS;
 use crate::thread::{PlacedRun, Run};
 
-/// Bits of a page's virtual number that a TLB entry is known by, besides the page of memory behind it.
+/// Bits of a page's virtual number by which a TLB entry is known, besides the page of memory behind it.
 const TLB_NUMBER_BITS: u32 = 18;
 
-/// Levels of page tables at most.
+/// Most levels of page tables.
 pub const PAGE_WALK_MAX: usize = 5;
 
-/// What the model asks of the emulator.
+/// The answers that the model needs from the emulator.
 pub trait Emulator {
     /// The running CPU's time in femtoseconds.
     fn now_fs(&self) -> u64;
 
-    /// Places in the guest's memory of the page-table entries that a walk for an address loads, the root's first; how
-    /// many there are.
+    /// Writes the places in the guest's memory of the page-table entries that a walk for an address loads, the root's first.
+    /// Returns their number.
     fn page_walk(&self, address: u64, places: &mut [u64; PAGE_WALK_MAX]) -> usize;
 }
 
@@ -47,16 +47,17 @@ struct KernelTime {
     stall_fs: u64,
 }
 
-/// What a CPU did last.
+/// The latest activity of a CPU.
 #[derive(Clone, Copy, Default)]
 struct CpuHistory {
-    /// Block, if all its lines were the most recent of their sets, and how many lines others had taken then.
+    /// The latest block, if all its lines were the most recent of their sets, and the number of lines that other CPUs had
+    /// invalidated then.
     block: (u64, u64),
-    /// Instruction and address of an access; another one to what follows belongs to it.
+    /// Instruction and address of the latest access: an access of the same instruction, 8 bytes further on, belongs to it.
     access: (u64, u64),
-    /// What is left of stalls that were no whole count.
+    /// Stall time that is less than a count, carried over.
     remainder_fs: u64,
-    /// Its block, if that is the kernel's.
+    /// Its running block, if that is the kernel's.
     kernel: Option<KernelBlock>,
 }
 
@@ -69,13 +70,13 @@ pub struct Access {
     pub address: u64,
     /// Place in the guest's memory.
     pub place: u64,
-    /// Of the instruction.
+    /// Address of the instruction.
     pub instruction: u64,
-    /// What it reads or writes, 1 to 16.
+    /// Bytes that it reads or writes: 1 to 16.
     pub size_bytes: u64,
     /// The instruction is the kernel's.
     pub kernel: bool,
-    /// The instruction's consecutive accesses are references of their own.
+    /// Consecutive accesses of the instruction are separate references.
     pub repeats: bool,
 }
 
@@ -92,7 +93,7 @@ pub struct Model {
     nodes: usize,
     /// Node of each CPU, by position.
     cpu_nodes: Vec<usize>,
-    /// Where each node's memory ends.
+    /// The place at which each node's memory ends.
     memory_ends: Vec<u64>,
     latest: Vec<CpuHistory>,
     pairs: Vec<Pair>,
@@ -138,7 +139,7 @@ impl Model {
         if node < self.nodes { node } else { 0 }
     }
 
-    /// What a stall is in counts; what is left of it comes with the next one.
+    /// Converts a stall into counts; the remainder is added to the next stall.
     fn in_counts(&mut self, cpu: usize, stall_fs: u64) -> u64 {
         let latest = &mut self.latest[cpu];
         if let Some(KernelBlock(at)) = latest.kernel {
@@ -149,7 +150,7 @@ impl Model {
         all / self.instruction_fs
     }
 
-    /// A load or store `now` in the CPU's time; for how many counts the CPU stalls.
+    /// Models a load or store; returns for how many counts the CPU stalls.
     #[inline]
     pub fn access(&mut self, access: &Access, store: bool, emulator: &impl Emulator) -> u64 {
         let &Access {
@@ -178,7 +179,7 @@ impl Model {
         let line = place >> self.line_shift;
         let hit = hits_data(cpu, line, store);
         let last = place + access.size_bytes - 1;
-        // Where the next page is was not said.
+        // The place of the next page is unknown.
         let crosses = last >> self.line_shift != line && last >> PAGE_BITS == place >> PAGE_BITS;
         if cpu.tlb.quick(page) && hit && !crosses {
             return 0;
@@ -213,7 +214,7 @@ impl Model {
         KernelBlock(self.kernel.len() as u32 - 1)
     }
 
-    /// The CPU's stalls belong to this block from now on.
+    /// Assigns the CPU's stalls to this block from now on.
     #[inline]
     pub fn enter(&mut self, cpu: usize, kernel: Option<KernelBlock>) {
         if let Some(KernelBlock(at)) = kernel {
@@ -224,7 +225,7 @@ impl Model {
         }
     }
 
-    /// A block begins; for how many counts the CPU stalls.
+    /// Models the fetches of a block that begins; returns for how many counts the CPU stalls.
     #[inline]
     pub fn block(&mut self, number: usize, placed: &PlacedRun, emulator: &impl Emulator) -> u64 {
         let run = placed.run;
@@ -244,7 +245,7 @@ impl Model {
         let first = place >> self.line_shift;
         let last = first + run.lines() - 1;
         let taken = cpu.l1_fetch.taken();
-        // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
+        // If no line was invalidated and no other block ran, all lines are still the most recent of their sets.
         if here && self.latest[number].block == (first << 8 | run.lines(), taken) {
             return 0;
         }
@@ -273,7 +274,7 @@ impl Model {
         self.in_counts(number, stall)
     }
 
-    /// Puts a page into the TLBs if it isn't there; what that takes.
+    /// Looks a page up in the TLBs, and inserts it if it is missing; returns the time of that.
     #[inline(never)]
     fn translate(
         &mut self,
@@ -305,7 +306,7 @@ impl Model {
         self.tlb_miss_fs + self.page_walk(number, address, reference, emulator)
     }
 
-    /// Loads a page's entries; how long that takes.
+    /// Loads a page's entries from the page tables; returns the time of that.
     fn page_walk(
         &mut self,
         number: usize,
@@ -334,7 +335,7 @@ impl Model {
         stall
     }
 
-    /// What a first-level cache could not serve; what that takes.
+    /// Serves a miss of a first-level cache; returns the time of that.
     #[inline(never)]
     fn miss(&mut self, number: usize, line: u64, reference: Reference, now: u64) -> u64 {
         let Some(cpu): Option<&Cpu> = self.caches.cpu(number) else {
@@ -394,7 +395,7 @@ impl Model {
         stall
     }
 
-    /// Counts afresh; caches and queues stay as they are.
+    /// Sets all counts to 0; caches and queues stay as they are.
     pub fn restart(&mut self) {
         self.counts = [0; LabCount::COUNT];
         self.pairs.fill(Pair::default());
@@ -404,7 +405,7 @@ impl Model {
         self.queues.restart();
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn lines(&self) -> Vec<LabLine> {
         let counts = LabCount::ALL.iter();
         let counts = counts.map(|count| LabLine::Count(*count, self.counts[*count as usize]));
@@ -427,7 +428,7 @@ impl Model {
     }
 }
 
-/// What is to be known of a miss.
+/// A reference that missed.
 #[derive(Clone, Copy)]
 struct Reference {
     store: bool,
@@ -436,7 +437,7 @@ struct Reference {
     kernel: bool,
 }
 
-/// Does the first level have a line of data? It has it from now on.
+/// Looks a line of data up in the first level, and inserts it if it is missing; returns whether it was there.
 #[inline(always)]
 fn hits_data(cpu: &Cpu, line: u64, store: bool) -> bool {
     match store {
@@ -445,7 +446,7 @@ fn hits_data(cpu: &Cpu, line: u64, store: bool) -> bool {
     }
 }
 
-/// What TLBs know a page by.
+/// The number by which TLBs know a page.
 fn tlb_page(address: u64, place: u64) -> u64 {
     let number = address >> PAGE_BITS & ((1 << TLB_NUMBER_BITS) - 1);
     (place >> PAGE_BITS) << TLB_NUMBER_BITS | number

@@ -1,25 +1,27 @@
-//! What requests queue for: memory controllers, directories, links.
+//! The queues of requests at memory controllers, directories and links.
 //!
-//! As in the simulator, a server serves one request after the other, and a request takes its place in all the queues
-//! on its way when it is issued and is served when the last of them has come to it. There, requests arrive in the
-//! order of time. Here, a CPU may be a quantum behind another one: a request takes what is free from its own time on, in
-//! pieces if need be, so that no gap is lost. Where requests do arrive in order, that is the same place.
+//! As in the simulator, a server serves one request after the other. A request enters all queues on its way when it is
+//! issued, and is served when the last of them serves it. In the simulator, requests arrive in the
+//! order of time. Here, a CPU may be a quantum behind another one. Its request takes the server's free time from the CPU's
+//! time on, in several pieces if necessary, so that no gap is lost. Requests that arrive in order are served as in the
+//! simulator.
 
 use std::collections::VecDeque;
 
 use nearpage_wire::lab::{LabLine, LabSetup};
 
-/// A server: what it serves when, in femtoseconds.
+/// A server and its busy times, in femtoseconds.
 #[derive(Clone, Debug, Default)]
 struct Server {
-    /// When it is busy, in order, none touching the next.
+    /// Intervals in which it is busy, in order, with gaps between them.
     busy: VecDeque<(u64, u64)>,
     requests: u64,
     busy_fs: u64,
 }
 
 impl Server {
-    /// Takes a place for a request that arrives `now`; how long it waits. `forget`: nobody is that far behind.
+    /// Serves a request that arrives `now`; returns how long it waits. `forget` is a time before which no request arrives any
+    /// more.
     #[inline]
     fn wait(&mut self, now: u64, service: u64, requests: u64, forget: u64) -> u64 {
         self.requests += requests;
@@ -37,7 +39,7 @@ impl Server {
         while first > 0 && self.busy[first - 1].1 >= now {
             first -= 1;
         }
-        // The request takes what is free from now on, and what it spans becomes one.
+        // The request takes the free time from now on, and joins the intervals that it spans.
         let (mut begin, mut time, mut left) = (now, now, service);
         let mut after = first;
         let mut end = None;
@@ -69,7 +71,7 @@ impl Server {
     }
 }
 
-/// All of a machine's.
+/// The queues of a machine.
 pub struct Queues {
     nodes: usize,
     controller_fs: u64,
@@ -77,7 +79,7 @@ pub struct Queues {
     link_fs: Vec<u64>,
     /// Links from the memory to the CPU, by `[CPU's node × nodes + memory's node]`.
     routes: Vec<Vec<u16>>,
-    /// How long busy times are kept.
+    /// How long busy intervals are kept.
     kept_fs: u64,
     controllers: Vec<Server>,
     directories: Vec<Server>,
@@ -89,7 +91,7 @@ impl Queues {
         let nodes = setup.nodes();
         let link_fs: Vec<u64> = setup.link_fs.iter().collect();
         let servers = |count: usize| vec![Server::default(); count];
-        // A CPU goes beyond its quantum by what its last access waits for.
+        // A CPU exceeds its quantum by the time of its last access.
         let longest = setup.latency_fs.iter().max().unwrap_or(0);
         Self {
             nodes,
@@ -116,7 +118,8 @@ impl Queues {
         wait
     }
 
-    /// Wait of a request from a CPU on `node` to memory on `memory`; `lines` of data come back, 0 for an upgrade.
+    /// Serves a request from a CPU on `node` to memory on `memory`; returns how long it waits. `lines` lines of data come back:
+    /// none for an upgrade.
     pub fn wait(&mut self, node: usize, memory: usize, now: u64, lines: u64) -> u64 {
         let forget = now.saturating_sub(self.kept_fs);
         let mut wait = 0;
@@ -134,18 +137,18 @@ impl Queues {
         wait.max(self.over_links(node, memory, now, lines, forget))
     }
 
-    /// A line that a CPU on `node` writes back to memory on `home`: nobody waits for that.
+    /// Serves a line that a CPU on `node` writes back to memory on `home`. No CPU waits for that.
     pub fn write_back(&mut self, node: usize, home: usize, now: u64) {
         let forget = now.saturating_sub(self.kept_fs);
         self.controllers[home].wait(now, self.controller_fs, 1, forget);
-        // As a line that a CPU there fetches from here.
+        // The line takes the links by which a CPU of `home` would fetch it from `node`.
         self.over_links(home, node, now, 1, forget);
         if self.directory_fs > 0 {
             self.directories[home].wait(now, self.directory_fs, 1, forget);
         }
     }
 
-    /// Forgets what was served, not who is queueing.
+    /// Sets the counts to 0; requests in the queues stay.
     pub fn restart(&mut self) {
         let all = self.controllers.iter_mut().chain(&mut self.directories);
         for server in all.chain(&mut self.links) {
@@ -153,7 +156,7 @@ impl Queues {
         }
     }
 
-    /// What was served.
+    /// The counts of served requests.
     pub fn lines(&self) -> Vec<LabLine> {
         let controllers = self.controllers.iter().enumerate();
         let controllers = controllers.map(|(node, server)| LabLine::Controller {
@@ -191,9 +194,9 @@ mod tests {
     #[test]
     fn a_request_from_behind_takes_what_is_free() {
         let mut server = Server::default();
-        // Another CPU is ahead: its requests leave gaps of 10 and of 30.
+        // Another CPU is ahead in time; its requests leave gaps of 10 and of 30.
         assert_eq!(waits(&mut server, &[1000, 1020, 1060]), [0, 0, 0]);
-        // From 1010 to 1015 and, behind the other's request, from 1030 to 1035; the last one as if in order.
+        // The first is served from 1010 to 1015 and, behind the other CPU's request, from 1030 to 1035; the second follows.
         assert_eq!(waits(&mut server, &[1005, 1025]), [5, 5]);
         assert_eq!(server.busy, [(1000, 1040), (1060, 1070)]);
         assert_eq!(waits(&mut server, &[0, 1055, 1039]), [0, 10, 1]);
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_past_is_forgotten() {
+    fn old_busy_times_are_forgotten() {
         let mut server = Server::default();
         waits(&mut server, &[0, 100, 200]);
         server.wait(300, 10, 1, 150);
@@ -237,7 +240,7 @@ mod tests {
         assert_eq!(queues.wait(0, 1, 0, 1), 40);
         assert_eq!(queues.wait(1, 1, 0, 1), 20);
         assert_eq!(queues.wait(0, 0, 0, 1), 0);
-        // From node 1 to the memory of node 0, as a CPU of node 0 fetches from there.
+        // A line from node 1 to the memory of node 0 takes the links by which a CPU of node 0 fetches from node 1.
         queues.write_back(1, 0, 0);
         assert_eq!(
             queues.lines().last(),

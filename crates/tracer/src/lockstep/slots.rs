@@ -1,4 +1,4 @@
-//! Where each thread stands, and which thread has each CPU.
+//! The state of each thread in the lockstep, and which thread has each CPU.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use super::Member;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It runs, or may as soon as the host lets it.
+    /// It runs, or may run as soon as the host lets it.
     Running,
     /// It waits for a quantum, or for its CPU.
     Ready,
-    /// Left out.
+    /// It is left out: no thread waits for it.
     Blocked,
     /// It ended.
     Gone,
@@ -26,13 +26,13 @@ pub(super) struct Slot {
     pub(super) time: u64,
     pub(super) tid: u32,
     pub(super) thread: Option<Thread>,
-    /// Times in a row that it was found asleep while it should run.
+    /// How often in a row it was found asleep while it should run.
     pub(super) asleep: u32,
     pub(super) calls: Arc<AtomicBool>,
     /// It waits for threads created earlier.
     pub(super) waits: bool,
-    /// How long it stays on its host core: twice as long as last time if the longest would have been
-    /// enough, otherwise half.
+    /// How long it spins: twice as long as last time if the longest time would have been
+    /// enough, otherwise half as long.
     pub(super) spin_ns: u64,
 }
 
@@ -47,16 +47,16 @@ pub(super) struct Inner {
     /// When the quantum begins, and when it ends, in virtual time.
     pub(super) begin: u64,
     pub(super) end: u64,
-    /// So many times the shortest.
+    /// Length of the quantum, as a multiple of the shortest.
     pub(super) length: u64,
-    /// So far no thread had to do with another in this quantum.
-    pub(super) apart: bool,
+    /// No thread has interacted with another in this quantum so far.
+    pub(super) independent: bool,
     pub(super) off: bool,
-    /// When somebody looked for sleepers last.
+    /// When a thread last checked for sleepers.
     pub(super) looked_at: u64,
-    /// Times that a thread was told to look again.
+    /// How often a thread was notified.
     pub(super) changes: Arc<AtomicU64>,
-    /// Times that a blocked thread could run again.
+    /// How often a blocked thread could run again.
     pub(super) joined: Arc<AtomicU64>,
 }
 
@@ -67,7 +67,7 @@ impl Inner {
             .map_or(State::Gone, |slot| slot.state)
     }
 
-    /// A blocked thread can run.
+    /// Takes in a blocked thread that can run.
     pub(super) fn join(&mut self, member: usize, time: u64) {
         let Some(slot) = self.slots.get_mut(member) else {
             return;
@@ -76,7 +76,7 @@ impl Inner {
         slot.time = slot.time.max(time);
         slot.asleep = 0;
         self.joined.fetch_add(1, Relaxed);
-        self.apart = false;
+        self.independent = false;
         let cpu = slot.cpu;
         if let Some(queue) = self.queues.get_mut(cpu) {
             queue.push_back(member);
@@ -86,7 +86,7 @@ impl Inner {
         }
     }
 
-    /// A running or ready thread is not any more.
+    /// Takes a running or ready thread out of its CPU's queue.
     pub(super) fn leave(&mut self, member: Member, time: u64, state: State) {
         let Some(slot) = self.slots.get_mut(member.0) else {
             return;
@@ -105,18 +105,18 @@ impl Inner {
         let later = self.slots.iter().skip(member.0);
         later
             .filter(|slot| slot.waits)
-            .for_each(|slot| self.tell(slot));
+            .for_each(|slot| self.notify(slot));
     }
 
-    /// The slot's thread looks again whether it may go on.
-    pub(super) fn tell(&self, slot: &Slot) {
+    /// Wakes the slot's thread, to check again whether it may go on.
+    pub(super) fn notify(&self, slot: &Slot) {
         self.changes.fetch_add(1, Relaxed);
         if let Some(thread) = &slot.thread {
             thread.unpark();
         }
     }
 
-    /// The next thread of the CPU that this one had may have it.
+    /// Gives this thread's CPU to the next thread of that CPU.
     pub(super) fn hand_over(&mut self, member: usize) {
         if let Some(slot) = self.slots.get(member) {
             self.start_first(slot.cpu);
@@ -140,7 +140,7 @@ impl Inner {
             slot.asleep = 0;
             self.running += 1;
             if let Some(slot) = self.slots.get(first) {
-                self.tell(slot);
+                self.notify(slot);
             }
         }
     }

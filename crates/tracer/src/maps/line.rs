@@ -9,7 +9,7 @@ pub struct Mapping<'a> {
     pub protection: u32,
     /// `MAP_SHARED` or `MAP_PRIVATE`.
     pub flags: u32,
-    /// In the file.
+    /// Offset in the file.
     pub offset: u64,
     /// `st_dev`.
     pub device: u64,
@@ -19,7 +19,7 @@ pub struct Mapping<'a> {
     pub path: &'a [u8],
 }
 
-/// Reads a line; `None`: it is not one.
+/// Parses a line of a maps file.
 pub fn mapping(line: &[u8]) -> Option<Mapping<'_>> {
     let mut words = line.splitn(6, |byte| *byte == b' ');
     let mut word = || words.next().and_then(|word| str::from_utf8(word).ok());

@@ -1,25 +1,24 @@
-//! Instructions and blocks, packed into the word that QEMU hands back to a callback.
+//! Instructions and blocks, packed into the word that QEMU passes to a callback.
 
 /// Bits of a guest address.
 pub(super) const ADDRESS_BITS: u32 = 47;
 
-/// What the kernel's addresses have above those bits.
+/// The bits of the kernel's addresses above those.
 pub(super) const UPPER_HALF: u64 = u64::MAX << ADDRESS_BITS;
 
-/// An instruction that accesses memory: its address, its number in its block, and what is to be
-/// known of the access.
+/// An instruction that accesses memory: its address, its number in its block, and properties of the access.
 #[derive(Clone, Copy, Default)]
 pub struct Code(pub u64);
 
 impl Code {
-    /// It writes.
+    /// The access writes.
     pub(super) const STORE: u64 = 1 << 63;
-    /// Of a guest: it is in the kernel's half of the address space.
+    /// The instruction is in the kernel's half of a guest's address space.
     pub(super) const KERNEL: u64 = 1 << 62;
     pub(super) const REPEATS: u64 = 1 << 61;
-    /// It names the segment register GS.
+    /// The instruction has the prefix of the segment register GS.
     pub(super) const GS: u64 = 1 << 60;
-    /// No access: a block begins.
+    /// Stands for the beginning of a block instead of an access.
     pub(super) const BLOCK: Self = Self(u64::MAX);
 
     /// Packs them; a block has at most 512 instructions. `repeats`: consecutive accesses are
@@ -57,18 +56,18 @@ impl Code {
     }
 }
 
-/// A block: its address, how many instructions, and how many lines it goes over.
+/// A block: its address, its number of instructions, and the number of lines that it spans.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Run(pub u64);
 
 /// A guest's block, in one page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlacedRun {
-    /// It.
+    /// The block.
     pub run: Run,
     /// Page of the guest's memory ([`crate::memory`]).
     pub frame: u32,
-    /// It is the kernel's.
+    /// The block is the kernel's.
     pub kernel: bool,
 }
 

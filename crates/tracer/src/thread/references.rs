@@ -1,4 +1,4 @@
-//! References through the caches and TLBs of the thread's CPU.
+//! Sends references through the caches and TLBs of the thread's CPU.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +9,7 @@ use crate::caches::Miss;
 use crate::memory::PAGE_BITS;
 use crate::serial::Step;
 
-/// What counts a miss, by what served it.
+/// The counter of a miss, by what served it.
 const COUNTED: [Counter; 8] = {
     let mut counted = [Counter::L2Hits; 8];
     counted[Served::L3 as usize] = Counter::L3Hits;
@@ -19,38 +19,38 @@ const COUNTED: [Counter; 8] = {
     counted
 };
 
-/// Where a reference goes.
+/// The target of a reference.
 #[derive(Clone, Copy)]
 struct At {
-    /// What caches know it by, and the trace: the virtual address, or the place in a guest's memory.
+    /// The address for caches and trace: the virtual address, or the place in a guest's memory.
     place: u64,
-    /// What TLBs know its page by.
+    /// The number by which TLBs know its page.
     page: u64,
     /// Its region of a guest's address space.
     segment: Segment,
 }
 
-/// Bits of a page's virtual number that a guest's TLB entries are known by, besides the page of
+/// Bits of a page's virtual number by which a guest's TLB entries are known, besides the page of
 /// memory behind it.
 const TLB_NUMBER_BITS: u32 = 18;
 
-/// Instructions that no processor is ahead of a miss.
+/// No processor executes so many instructions ahead of a miss.
 const RUN_AHEAD_MAX: u64 = 2048;
 
-/// Does data come from beyond the caches of the CPU's node?
+/// Does the data come from outside the caches of the CPU's node?
 fn is_fetched(served: Served) -> bool {
     matches!(served, Served::Memory | Served::OtherCache)
 }
 
-/// A reference that L1 and TLB did not settle.
+/// A reference that takes the slow path: a miss of L1 or TLB, a first touch, or a sample.
 #[derive(Clone, Copy)]
-struct Close {
+struct CloseReference {
     at: At,
     code: Code,
     what: ReferenceFlags,
 }
 
-/// What is known of it, as bits.
+/// Properties of a reference, as bits.
 #[derive(Clone, Copy)]
 struct ReferenceFlags(u32);
 
@@ -61,7 +61,7 @@ impl ReferenceFlags {
     const SAMPLED: u32 = 8;
     const HIT: u32 = 16;
 
-    /// L1 had it.
+    /// The bit for a hit in L1.
     #[inline]
     fn hit(hit: bool) -> u32 {
         if hit { Self::HIT } else { 0 }
@@ -74,7 +74,7 @@ impl ReferenceFlags {
 }
 
 impl Thread {
-    /// Everything that was noted goes through the caches.
+    /// Sends all noted events through the caches.
     #[inline(never)]
     pub fn catch_up(&mut self) {
         let count = std::mem::take(&mut self.pending_count);
@@ -91,10 +91,10 @@ impl Thread {
         self.expected = places.map(|place| place.if_wanted(many));
         self.misses_before = misses;
         let counters = self.totals();
-        self.stream.tell(&counters);
+        self.stream.keep_counters(&counters);
     }
 
-    /// `GUEST`: they are a guest's.
+    /// `GUEST`: the events are a guest's.
     #[inline(always)]
     fn look_up_all<const GUEST: bool>(&mut self, count: usize) {
         for at in 0..count.min(PENDING) {
@@ -111,7 +111,7 @@ impl Thread {
         }
     }
 
-    /// Where an address is; `frame`: the page of a guest's memory.
+    /// The target of a reference to an address; `frame` is its page in a guest's memory.
     #[inline(always)]
     fn at<const GUEST: bool>(&self, address: u64, frame: u32, gs: bool) -> At {
         if !GUEST {
@@ -129,7 +129,7 @@ impl Thread {
         }
     }
 
-    /// The lines of a block.
+    /// Fetches the lines of a block.
     #[inline(always)]
     fn fetch<const GUEST: bool>(&mut self, pending: &Pending) {
         let run = Run(pending.address);
@@ -154,9 +154,9 @@ impl Thread {
         let first = at.place >> self.line_shift;
         let last = first + lines - 1;
         if here && self.references < self.close_from {
-            // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
+            // If no line was invalidated and no other block ran, all lines are still the most recent of their sets.
             let name = if GUEST {
-                // The reference's address does not say where the page is.
+                // The address in the block's word does not tell the page's place.
                 at.place ^ run.0 >> ADDRESS_BITS << ADDRESS_BITS
             } else {
                 run.0
@@ -165,7 +165,7 @@ impl Thread {
             if self.same_run == same {
                 return;
             }
-            // A guest's are in one page.
+            // A guest's blocks are in one page.
             if (GUEST || last << self.line_shift >> self.page_shift == page)
                 && (first..=last).all(|line| cpu.l1_fetch.quick::<false>(line))
             {
@@ -192,11 +192,11 @@ impl Thread {
             if GUEST {
                 code = code.in_guest(address, false);
             }
-            self.look_closely(at, code, what, here);
+            self.look_up_closely(at, code, what, here);
         }
     }
 
-    /// An access. One that goes on where the same instruction's previous one ended is part of that.
+    /// Looks up an access. An access that begins where the same instruction's previous one ended is part of that one.
     #[inline(always)]
     fn look_up<const STORE: bool, const GUEST: bool>(&mut self, pending: &Pending) {
         let &Pending {
@@ -215,7 +215,7 @@ impl Thread {
         let line = at.place >> self.line_shift;
         let line_mask = self.line_mask;
         if goes_on {
-            // In its line, there is nothing more to do.
+            // Within the same line, nothing more is to be done.
             if address & line_mask < 8 {
                 self.look_up_rest::<STORE>(at, code);
             }
@@ -235,7 +235,7 @@ impl Thread {
             origin = origins.of_address(code.number());
         }
         let here = self.cpu.tlb.quick(at.page);
-        // It has 16 bytes at most.
+        // An access has 16 bytes at most.
         let crosses = address & line_mask > line_mask - 15
             && (address + kind.size_bytes() - 1) >> self.line_shift != address >> self.line_shift;
         let hit = self.cpu.l1_data.access::<STORE>(line);
@@ -247,7 +247,7 @@ impl Thread {
             return;
         }
         self.origin = origin;
-        self.look_closely(at, code, what | ReferenceFlags::hit(hit), here);
+        self.look_up_closely(at, code, what | ReferenceFlags::hit(hit), here);
         self.origin = 0;
         if let Some(origins) = &mut self.origins {
             if !hit && is_fetched(self.outcome.served) {
@@ -260,7 +260,7 @@ impl Thread {
         if crosses {
             let rest = (address | line_mask) + 1;
             if GUEST && rest & ((1 << PAGE_BITS) - 1) == 0 {
-                // Where the next page is was not said.
+                // The place of the next page is unknown.
                 return;
             }
             let at = self.at::<GUEST>(rest, frame, code.0 & Code::GS != 0);
@@ -268,19 +268,19 @@ impl Thread {
         }
     }
 
-    /// What goes on in another line.
+    /// Looks up the part of an access in the next line.
     #[inline(never)]
     fn look_up_rest<const STORE: bool>(&mut self, at: At, code: Code) {
         let what = if STORE { ReferenceFlags::STORE } else { 0 };
         let here = self.cpu.tlb.quick(at.page);
         let line = at.place >> self.line_shift;
         let hit = self.cpu.l1_data.access::<STORE>(line);
-        self.look_closely(at, code, what | ReferenceFlags::hit(hit), here);
+        self.look_up_closely(at, code, what | ReferenceFlags::hit(hit), here);
     }
 
-    /// A reference that has to be looked at closely; `here`: the TLB has its page.
+    /// Handles a reference on the slow path; `here`: the TLB has its page.
     #[inline(never)]
-    fn look_closely(&mut self, at: At, code: Code, mut what: u32, here: bool) {
+    fn look_up_closely(&mut self, at: At, code: Code, mut what: u32, here: bool) {
         if !here && self.translate(at.page, what & ReferenceFlags::FETCH != 0) {
             what |= ReferenceFlags::TLB_MISS;
         }
@@ -290,12 +290,12 @@ impl Thread {
             what |= ReferenceFlags::SAMPLED;
         }
         let what = ReferenceFlags(what);
-        self.touch(&Close { at, code, what });
+        self.touch(&CloseReference { at, code, what });
     }
 
     #[inline]
-    fn touch(&mut self, reference: &Close) {
-        let &Close { at, code, what } = reference;
+    fn touch(&mut self, reference: &CloseReference) {
+        let &CloseReference { at, code, what } = reference;
         let process = self.process;
         let address = at.place;
         let line = address >> self.line_shift;
@@ -316,7 +316,7 @@ impl Thread {
                 [address, code.instruction()],
             );
         }
-        // What a guest's processor reads for an interrupt comes as of some instruction before.
+        // A guest's processor's reads for an interrupt are reported as those of an earlier instruction.
         let instructions = (self.base + code.number())
             .min(self.caught_up)
             .max(self.stream.last());
@@ -342,7 +342,7 @@ impl Thread {
         if store && !self.stored.has(at.page) {
             self.stored.add(at.page);
             if !kept {
-                // The record says that the page was stored to, and no more.
+                // The record only says that the page was stored to.
                 (kept, served) = (true, Served::L1);
             }
         }
@@ -371,7 +371,7 @@ impl Thread {
         }
     }
 
-    /// The reference that comes next waits for another miss, unless that is longer ago than any processor runs ahead.
+    /// Records that the next reference waits for another miss, unless that miss is further back than any processor runs ahead.
     fn depend(&mut self, instructions: u64) {
         let on = (instructions + 1).saturating_sub(self.origin);
         if (1..=RUN_AHEAD_MAX).contains(&on) && self.process.recording.load(Relaxed) {
@@ -406,7 +406,7 @@ impl Thread {
                 served: Served::WriteBack,
                 tlb_miss: false,
                 sampled: false,
-                // It is not known any more whose page it is.
+                // Which kind of page it is, is no longer known.
                 kernel: false,
                 segment: Segment::User,
             };
@@ -414,7 +414,7 @@ impl Thread {
         }
     }
 
-    /// What L1 could not serve.
+    /// Serves a miss in L1.
     #[inline]
     #[expect(
         clippy::fn_params_excessive_bools,
@@ -438,7 +438,7 @@ impl Thread {
         }
         let served = self.outcome.served;
         if served == Served::L1 {
-            // Nobody noticed.
+            // No other CPU is concerned.
             return;
         }
         let counter = COUNTED[served as usize % COUNTED.len()];
@@ -462,7 +462,7 @@ impl Thread {
         }
     }
 
-    /// Puts a page into a TLB that has missed. Did the second level miss, too?
+    /// Inserts a page into a TLB that has missed; returns whether the second level missed, too.
     #[inline]
     fn translate(&mut self, page: u64, fetch: bool) -> bool {
         let cpu = self.cpu;

@@ -1,14 +1,14 @@
-//! Which pages a thread's trace says it has stored to.
+//! The pages of which a thread's trace says that it has stored to them.
 
-/// Instructions after which the first store to each page is written down again, even if it hits: a
-/// copy of a page that is stored to must not outlive that by longer.
+/// Instructions after which the next store to a page is recorded again, even if it hits: the simulator keeps a
+/// copy of a page that is stored to for no longer than that.
 const STORES_FORGOTTEN_AFTER: u64 = 100_000;
 
-/// Pages that a thread's trace says it has stored to lately. Of two pages with the same place in it
-/// the later one stays, and the other is written down once more than it need be.
+/// The pages to which a thread has stored lately, by its trace. Of two pages with the same place in the table, the later
+/// one stays, and a store to the other is recorded once more than necessary.
 pub struct StoredPages {
     pages: [u64; 64],
-    /// Virtual time at which they are forgotten.
+    /// Virtual time at which all pages are forgotten.
     until: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a thread does between two turns: waits for others, moves to another CPU, follows unmappings.
+//! Work of a thread between two turns: it waits for others, moves to another CPU, and flushes unmapped pages.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,7 +8,7 @@ use super::Thread;
 use crate::serial::Step;
 
 impl Thread {
-    /// Its turn is over, or pages were unmapped.
+    /// Pauses the thread: its turn is over, or pages were unmapped.
     #[cold]
     pub(super) fn pause(&mut self) {
         if std::mem::take(&mut self.idle) {
@@ -34,7 +34,7 @@ impl Thread {
         self.follow_unmappings();
     }
 
-    /// It has waited so long, perhaps.
+    /// Records how long the thread has waited, unless that is 0.
     fn record_wait(&mut self, waited_instructions: u64) {
         if waited_instructions > 0 {
             self.record(&Record::Preempted {
@@ -43,7 +43,7 @@ impl Thread {
         }
     }
 
-    /// Goes on on another CPU, if it is time.
+    /// Moves the thread to another CPU, if it is time for that.
     fn follow_moves(&mut self) {
         let now = self.time();
         while let Some((_, position)) = self.moves.pop_if(|(time, _)| *time <= now) {
@@ -68,7 +68,7 @@ impl Thread {
         self.first_until = (self.stop, joined);
     }
 
-    /// Takes unmapped pages from its CPU's TLBs.
+    /// Removes unmapped pages from its CPU's TLBs.
     pub fn follow_unmappings(&self) {
         let (process, cpu) = (self.process, self.cpu);
         let _turn = process.serial.as_ref().map(|serial| serial.turn());

@@ -22,7 +22,7 @@ fn process(test: &str) -> &'static Process {
 }
 
 fn begin(process: &'static Process) -> Option<Box<Thread>> {
-    Thread::new(process, &process.born())
+    Thread::new(process, &process.take_new_thread())
 }
 
 fn finish(process: &'static Process) {

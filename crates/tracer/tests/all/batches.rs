@@ -22,7 +22,7 @@ fn run(name: &str, setup: &str, seed: u64) -> Outcome {
     let setup = Setup::parse(setup.to_owned().leak()).expect("it is right");
     let process = Process::new(setup, &folder, 0).expect("own folder");
     let process: &'static Process = Box::leak(Box::new(process));
-    let birth = process.born();
+    let birth = process.take_new_thread();
     let mut thread = Thread::new(process, &birth).expect("CPU");
 
     let mut random = seed;
@@ -78,7 +78,7 @@ fn run(name: &str, setup: &str, seed: u64) -> Outcome {
 }
 
 #[test]
-fn what_is_settled_quickly_is_as_if_it_were_looked_at_closely() {
+fn the_fast_path_agrees_with_the_slow_one() {
     let machines = [
         "l1_fetch 1024 2\nl1_data 1024 2\nl2 4096 2\ntlb 8 8 0",
         "l1_fetch 512 1\nl1_data 2048 4\nl2 4096 4\nl3 12288 6\ntlb 8 2 0\ntlb_fetch 4 2 0\ntlb_second 16 4 0",

@@ -128,7 +128,7 @@ fn what_the_preload_library_does_for_itself_is_left_out() {
 }
 
 #[test]
-fn what_spins_runs_on_and_is_counted() {
+fn spinning_threads_run_on_and_are_counted() {
     let case = Case::new("spins", "spins", &[]);
     succeeded(&case.run(&[], SETUP, &[]));
     assert!(case.trace().count(Counter::SpunQuanta) > 0);
@@ -426,7 +426,7 @@ fn a_miss_takes_at_most_five_bytes() {
 }
 
 #[test]
-fn what_it_cannot_start_with_is_one_line() {
+fn start_errors_are_one_line() {
     let case = Case::new("refusals", "marks", &[]);
     let cases = [
         (

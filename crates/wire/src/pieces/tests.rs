@@ -140,7 +140,7 @@ fn weights_are_pages_in_a_row() {
 }
 
 #[test]
-fn nothing_to_place() {
+fn small_objects_have_no_pieces() {
     assert_eq!(Pieces::new(extent(0, 8 * PAGE), Pattern::Leave).count(), 0);
     assert_eq!(
         Pieces::new(extent(0, 8 * PAGE), Pattern::Block(&[])).count(),

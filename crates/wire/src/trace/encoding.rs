@@ -1,4 +1,4 @@
-//! Records as bytes, and back: predicted from those before them in their frame.
+//! Encodes and decodes records, each predicted from the records before it in its frame.
 
 use super::bytes::{Input, unzigzag, zigzag};
 use super::{Damaged, RECORD_BYTES_MAX, Record, Reference, ReferenceKind, Segment, Served};
@@ -17,17 +17,17 @@ struct Row {
 
 const TWICE: u32 = 1 << 31;
 
-/// What writer and reader both know of a frame so far.
+/// The state that writer and reader derive from the records of a frame so far.
 struct Predictors {
     successor: [u64; ROWS],
     rows: [Row; ROWS],
     /// Instruction of the record before.
     instruction: u64,
-    /// Where its successor is kept.
+    /// Where the instruction's successor is stored.
     place: usize,
 }
 
-/// A row for an instruction; a write-back has one beside it.
+/// The row of an instruction; its write-backs have another row.
 fn row_of(instruction: u64, served: u8) -> usize {
     let write_back = u64::from(served == Served::WriteBack as u8);
     ((instruction << 1 | write_back).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55) as usize % ROWS

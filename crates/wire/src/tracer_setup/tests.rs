@@ -67,7 +67,7 @@ fn a_setup_comes_back_as_written() {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn mistakes_in_a_setup_are_named() {
     let text = FLASH.to_string();
     let change = |from: &str, to: &str| -> String {
         assert!(text.contains(from), "{from}");

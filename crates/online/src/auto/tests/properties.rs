@@ -8,7 +8,7 @@ proptest! {
     /// Whatever happens, moves but those back cost no more than there is beyond what takes all that is away back, of
     /// which the ledger is kept here a second time.
     #[test]
-    fn it_never_spends_what_it_does_not_have(
+    fn moves_never_exceed_the_budget(
         references in prop::collection::vec((0u32..4, 0u16..4, any::<bool>()), 1..3000),
     ) {
         let mut policy = auto();

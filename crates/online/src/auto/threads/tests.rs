@@ -174,7 +174,7 @@ fn where_no_thread_ran_there_may_be_no_cpu() {
 }
 
 #[test]
-fn what_cannot_be_paid_for_is_not_done() {
+fn threads_do_not_move_beyond_the_budget() {
     let enough_ns = REFILL_NS + BACK_MOVES * REFILL_NS;
     for (balance_ns, moves) in [(enough_ns - 1.0, 0), (enough_ns, 2)] {
         let mut world = World::new(2, 4, &[0, 0, 1]);

@@ -6,8 +6,8 @@ use std::vec::Vec;
 
 fn first() {}
 
-/// A plan of these rules, recognised in this process; rules' frames are `ranges` around
-/// functions of this program.
+/// Calls `check` with a recogniser for these rules in this process. `ranges` are the rules' frames, around functions of
+/// this program.
 fn with(rules: Vec<Rule>, ranges: &[(usize, usize)], check: impl FnOnce(Recogniser<'_>)) {
     let program = std::env::current_exe().unwrap();
     let name = program.file_name().unwrap().as_encoded_bytes();
@@ -118,7 +118,7 @@ fn frames_lead_the_stack_and_runtimes_do_not_count() {
 }
 
 #[test]
-fn orders_and_threads() {
+fn rules_match_order_and_thread() {
     let here = first as *const () as usize;
     let rule = |order, thread| Rule {
         order,
@@ -141,7 +141,7 @@ fn orders_and_threads() {
             recogniser.threads.started(crate::sys::gettid(), 0);
             let sizes = [20_000, 20_000, 9999, 20_000, 9999];
             let rules = sizes.map(|size| recogniser.recognise(Origin::Heap, size, &[here]));
-            // The small ones are numbers 2 and 4 of the wide size range, 0 and 1 of their own.
+            // The small objects have the numbers 2 and 4 in the wide size range, 0 and 1 in their own.
             assert_eq!(rules, [Some(2), Some(0), Some(1), Some(3), Some(3)]);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -192,7 +192,7 @@ fn objects_are_dealt_in_shares() {
         let found: Vec<_> = (0..10)
             .map(|_| recogniser.recognise(Origin::Heap, 8192, &[here]))
             .collect();
-        // As arrays of 8 elements are divided by 3 threads; what is beyond is the last one's.
+        // Eight objects are divided as OpenMP divides 8 iterations among 3 threads; further objects are the last thread's.
         let expected = [0, 0, 1, 1, 1, 2, 2, 2, 2, 2];
         assert_eq!(found, expected.map(Some));
     });
@@ -216,7 +216,7 @@ fn more_rules_than_a_cached_site_holds() {
 }
 
 #[test]
-fn sizes_nobody_asks_about() {
+fn sizes_outside_all_rules_are_not_recognised() {
     let rule = |subject, least| Rule {
         subject,
         size_bounds_bytes: [least, u64::MAX],

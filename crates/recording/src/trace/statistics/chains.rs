@@ -130,7 +130,7 @@ mod tests {
     proptest! {
         /// Against the definition, chain by chain.
         #[test]
-        fn as_defined(references in prop::collection::vec((0u32..3, 0u32..3, 0u32..5), 1..400)) {
+        fn chains_are_counted_as_defined(references in prop::collection::vec((0u32..3, 0u32..3, 0u32..5), 1..400)) {
             let mut chains = ChainCounter::new(3);
             let mut lengths: Vec<u64> = Vec::new();
             let mut open = std::collections::BTreeMap::new();

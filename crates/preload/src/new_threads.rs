@@ -1,8 +1,8 @@
 //! Records that a thread's creator hands to the new thread.
 //!
-//! They are not in memory of the program's allocator. A thread that frees its record there would get an arena of its own, 64 MiB
+//! The records are not allocated by the program's allocator: a thread that frees memory there gets an arena of its own, 64 MiB
 //! or more of address space, which threads that allocate nothing never need. There is room for 64 threads that were created
-//! and have not begun, including those of a forked process's parent. Each record beyond has a mapping of its own.
+//! and have not begun, including those of a forked process's parent. Each further record has a mapping of its own.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -29,7 +29,7 @@ struct Place {
 unsafe impl Sync for NewThreads {}
 
 /// The records of this process.
-pub static BIRTHS: NewThreads = NewThreads::new();
+pub static NEW_THREADS: NewThreads = NewThreads::new();
 
 impl NewThreads {
     const fn new() -> Self {
@@ -43,7 +43,7 @@ impl NewThreads {
         }
     }
 
-    /// Room for a record, the caller's until it is [given back](Self::give_back); none where there is no memory.
+    /// Memory for a record, for the caller until it is [given back](Self::give_back); `None` if no memory is left.
     pub fn take(&self) -> Option<*mut ThreadStart> {
         let is_free = |place: &&Place| {
             let taken = &place.is_taken;
@@ -79,17 +79,17 @@ mod tests {
 
     #[test]
     fn each_record_has_a_place_of_its_own_and_places_are_used_again() {
-        let births = NewThreads::new();
+        let new_threads = NewThreads::new();
         let take = |count: usize| -> BTreeSet<usize> {
             (0..count)
-                .map(|_| births.take().unwrap() as usize)
+                .map(|_| new_threads.take().unwrap() as usize)
                 .collect()
         };
         let all = take(PLACES + 3);
         assert_eq!(all.len(), PLACES + 3);
         for record in &all {
             // SAFETY: the record was taken above.
-            unsafe { births.give_back(*record as *mut ThreadStart) };
+            unsafe { new_threads.give_back(*record as *mut ThreadStart) };
         }
         let again = take(PLACES);
         assert!(again.is_subset(&all));

@@ -1,0 +1,13 @@
+// Threads of std::thread: of a pointer to a function, and of a lambda. Prints the address of the function.
+#include <cstdio>
+#include <thread>
+
+__attribute__((noinline)) static void work(int number, double *sum) { *sum += number; }
+
+int main() {
+  double sum = 0;
+  std::printf("%p\n", reinterpret_cast<void *>(&work));
+  std::thread(work, 1, &sum).join();
+  std::thread([&sum] { sum += 2; }).join();
+  return sum == 3 ? 0 : 1;
+}
