@@ -2,50 +2,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use nearpage_tests::{Case, Finished, nearpage_path, repository, target, workload};
+use nearpage_tests::lab::{BOOT_LIMIT, MACHINE, PATIENCE, in_lab, is_built, lab, turn};
+use nearpage_tests::{Case, nearpage_path, repository, workload};
 use serde_json::Value;
 
-/// For a command in the lab and its boot: on a host whose cores others use, a boot takes minutes. Nothing is told by how
-/// long a run takes.
-const PATIENCE: Duration = Duration::from_secs(1500);
-const BOOT_LIMIT: [&str; 2] = ["--boot-limit", "300"];
-
-/// One guest at a time: each takes a core.
-static LAB: Mutex<()> = Mutex::new(());
-
-/// Four nodes; a hop takes 8 % longer, two take 30 %.
-const MACHINE: &str = "carrefour-a";
 /// Of the matrix that a guest measures, against the machine's.
 const TOLERANCE: f64 = 0.03;
-
-/// Is the lab's emulator there? If not, says so.
-fn is_built() -> bool {
-    let emulator = target().join("lab/qemu-system-x86_64");
-    if !emulator.exists() {
-        eprintln!(
-            "skipped: {} is not there; crates/tracer/qemu/build builds it",
-            emulator.display()
-        );
-    }
-    emulator.exists()
-}
-
-/// Runs a command in the lab, with the case's folder to write to.
-fn in_lab(case: &Case, options: &[&str], command: &[&str]) -> Finished {
-    let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut lab = case.command(nearpage_path());
-    lab.args(["lab", "--machine", MACHINE, "--cpus", "4", "--share"])
-        .arg(case.folder())
-        .args(options)
-        .arg("--")
-        .args(command);
-    case.run(lab)
-}
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -111,18 +75,15 @@ fn runs_repeat_bit_for_bit() {
     let case = Case::new("lab-repeated").limit(PATIENCE);
     let triad = workload("triad");
     let counts = || {
-        let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut lab = case.command(nearpage_path());
-        lab.args(["lab", "--machine", MACHINE, "--cpus", "4", "--json"])
-            .args(BOOT_LIMIT)
-            .arg("--")
-            .args([
-                "env",
-                "OMP_NUM_THREADS=4",
-                &triad.to_string_lossy(),
-                "1",
-                "2",
-            ]);
+        let _turn = turn();
+        let mut lab = lab(&case);
+        lab.arg("--json").args(BOOT_LIMIT).arg("--").args([
+            "env",
+            "OMP_NUM_THREADS=4",
+            &triad.to_string_lossy(),
+            "1",
+            "2",
+        ]);
         let finished = case.run(lab).success();
         let mut result = json(&finished.stdout);
         assert_schema("lab", &result);
@@ -266,7 +227,7 @@ fn a_matrix_goes_on_where_it_was_left() {
     let file = case.path("matrix.toml");
     fs::write(&file, MATRIX).unwrap();
     let matrix = |options: &[&str]| {
-        let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = turn();
         let mut lab = case.command(nearpage_path());
         lab.args(["lab", "matrix"]).arg(&file).args(options);
         case.run(lab)
@@ -321,7 +282,7 @@ fn a_shell_runs_what_is_typed() {
     if !is_built() {
         return;
     }
-    let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = turn();
     let mut child = Command::new(nearpage_path())
         .args([
             "lab",
@@ -355,116 +316,4 @@ fn a_shell_runs_what_is_typed() {
     let shown = String::from_utf8_lossy(&shown);
     assert!(shown.contains("42 CPUs 4"), "{shown}");
     assert_eq!(child.wait().unwrap().code(), Some(3), "{shown}");
-}
-
-#[test]
-fn a_guest_without_memory_and_a_machine_without_caches_say_so() {
-    if !is_built() {
-        return;
-    }
-    let case = Case::new("lab-without").limit(PATIENCE);
-    let finished = in_lab(
-        &case,
-        &[&["--memory", "64M"], &BOOT_LIMIT[..]].concat(),
-        &["tail", "/dev/zero"],
-    );
-    assert_eq!(finished.code, Some(137), "{finished}");
-    assert!(
-        finished
-            .stderr
-            .contains("out of memory, ended tail: --memory gives nodes more than 64 MiB each"),
-        "{finished}"
-    );
-    let without_caches = case.write(
-        "without-caches.toml",
-        "name = \"none\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0\"\n",
-    );
-    let mut none = case.command(nearpage_path());
-    none.args(["lab", "--machine"])
-        .arg(&without_caches)
-        .args(["--", "true"]);
-    let finished = case.run(none);
-    assert_eq!(finished.code, Some(1), "{finished}");
-    assert!(finished.stderr.contains("no caches"), "{finished}");
-}
-
-/// Processes that run this emulator for a case.
-fn emulators() -> usize {
-    let processes = fs::read_dir("/proc").expect("/proc");
-    let commands =
-        processes.filter_map(|process| fs::read(process.ok()?.path().join("cmdline")).ok());
-    let emulator = target().join("lab/qemu-system-x86_64");
-    let emulator = emulator.to_string_lossy().into_owned();
-    commands
-        .filter(|command| command.starts_with(emulator.as_bytes()))
-        .count()
-}
-
-#[test]
-fn what_cannot_run_says_so_and_leaves_nothing_behind() {
-    if !is_built() {
-        return;
-    }
-    let case = Case::new("lab-refused");
-    let fails = |options: &[&str], status: i32, words: &str| {
-        let finished = in_lab(&case, options, &["true"]);
-        assert_eq!(finished.code, Some(status), "{finished}");
-        assert!(finished.stderr.contains(words), "{words}: {finished}");
-        assert_eq!(finished.stderr.trim_end().lines().count(), 1, "{finished}");
-    };
-    fails(
-        &["--boot-limit", "1"],
-        1,
-        "the guest did not boot within 1 s of processor time",
-    );
-    let kernel = case.path("boot/vmlinuz-0");
-    for folder in ["boot", "lib/modules/0"] {
-        fs::create_dir_all(case.path(folder)).unwrap();
-    }
-    fs::write(&kernel, "no kernel").unwrap();
-    let kernel = kernel.to_string_lossy();
-    fails(&["--kernel", &kernel], 1, "before the guest booted");
-    fails(
-        &["--kernel", "/no/such/vmlinuz-1"],
-        1,
-        "without its modules",
-    );
-    fails(&["--memory", "1000G"], 2, "MiB that this machine has free");
-    let mut many = case.command(nearpage_path());
-    many.args(["lab", "--machine", MACHINE, "--cpus", "17", "--", "true"]);
-    let finished = case.run(many);
-    assert_eq!(finished.code, Some(2), "{finished}");
-    assert!(finished.stderr.contains("expected 4 to 16"), "{finished}");
-
-    // An interrupt ends the guest.
-    let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut child = Command::new(nearpage_path())
-        .args([
-            "lab",
-            "--machine",
-            MACHINE,
-            "--cpus",
-            "4",
-            "-q",
-            "--",
-            "sleep",
-            "1000000",
-        ])
-        .spawn()
-        .unwrap();
-    let begun = Instant::now();
-    while emulators() == 0 {
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "no emulator was started"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let interrupted = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(interrupted.unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(1));
-    assert_eq!(emulators(), 0);
-    assert!(!Path::new(&format!("/tmp/nearpage-lab-{}-0", child.id())).exists());
 }

@@ -1,7 +1,8 @@
 //! A guest from its start to its end.
 
+use std::env;
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -287,8 +288,13 @@ impl Guest<'_> {
                 }
                 .into());
             }
-            return Err(LabError::Died {
-                console: self.last_lines(),
+            return Err(match is_full(&self.folders.work) {
+                true => LabError::Full {
+                    folder: env::temp_dir(),
+                },
+                false => LabError::Died {
+                    console: self.last_lines(),
+                },
             }
             .into());
         };
@@ -313,6 +319,12 @@ impl Guest<'_> {
         }
         Ok(Ended { status, warnings })
     }
+}
+
+/// Is there no space left for as much as a line?
+fn is_full(folder: &Path) -> bool {
+    let written = fs::write(folder.join("space"), "some");
+    written.is_err_and(|error| error.kind() == io::ErrorKind::StorageFull)
 }
 
 /// Did the kernel give up for want of memory?

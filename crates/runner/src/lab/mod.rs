@@ -265,6 +265,10 @@ fn quoted(word: &OsStr) -> Vec<u8> {
 const EVENTS_BEFORE: &str = "vmstat-before";
 const EVENTS_AFTER: &str = "vmstat-after";
 
+/// A shell on the console. When a session's first process ends, the kernel throws away what the console has not shown yet:
+/// `stty` waits until it has shown all.
+const SHELL: &[u8] = b"/bin/sh -i; status=$?; stty sane; exit $status";
+
 /// What the guest runs: the command between two marks, with this process's variables and folder, behind a line of shell.
 fn guest_script(command: &[OsString], before: Option<&str>) -> Vec<u8> {
     let mut script = Vec::new();
@@ -284,7 +288,7 @@ fn guest_script(command: &[OsString], before: Option<&str>) -> Vec<u8> {
         line(&[b"cd ", &quoted(folder.as_os_str())]);
     }
     if command.is_empty() {
-        line(&[b"exec setsid -c /bin/sh -i"]);
+        line(&[b"exec setsid -c /bin/sh -c '", SHELL, b"'"]);
         return script;
     }
     let words: Vec<Vec<u8>> = command.iter().map(|word| quoted(word)).collect();
