@@ -36,6 +36,8 @@ pub fn is_built() -> bool {
 pub fn lab(case: &Case) -> Command {
     let mut lab = case.command(nearpage_path());
     lab.args(["lab", "--machine", MACHINE, "--cpus", "4"]);
+    // One boot for all tests.
+    lab.env("XDG_CACHE_HOME", target().join("lab/cache"));
     lab
 }
 

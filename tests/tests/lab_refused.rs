@@ -59,7 +59,15 @@ fn machines_that_cannot_be_modelled_are_refused() {
     one_line(&finished.exits(1), "no-such");
     for cpus in ["17", "3", "1000000"] {
         let mut many = case.command(nearpage_path());
-        many.args(["lab", "--machine", "carrefour-a", "--cpus", cpus, "--", "true"]);
+        many.args([
+            "lab",
+            "--machine",
+            "carrefour-a",
+            "--cpus",
+            cpus,
+            "--",
+            "true",
+        ]);
         one_line(&case.run(many).exits(2), "expected 4 to 16");
     }
 }
@@ -91,7 +99,11 @@ fn a_guest_that_cannot_boot_says_so() {
         let kernel = kernel.to_string_lossy();
         fails(&["--kernel", &kernel], 1, "no Linux kernel for x86-64");
     }
-    fails(&["--kernel", "/no/such/vmlinuz-1"], 1, "without its modules");
+    fails(
+        &["--kernel", "/no/such/vmlinuz-1"],
+        1,
+        "without its modules",
+    );
     fails(&["--memory", "1000G"], 2, "MiB that this machine has free");
 }
 

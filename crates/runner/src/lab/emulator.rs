@@ -87,10 +87,15 @@ fn folders() -> Vec<PathBuf> {
         folders.push(target.join("lab"));
         folders.push(target.join("lib/nearpage/lab"));
     }
+    folders.extend(cache_folder());
+    folders
+}
+
+/// The lab's folder in this user's cache.
+pub(super) fn cache_folder() -> Option<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Some(Path::new(&env::var_os("HOME")?).join(".cache"));
-    folders.extend(cache.or_else(home).map(|cache| cache.join("nearpage/lab")));
-    folders
+    Some(cache.or_else(home)?.join("nearpage/lab"))
 }
 
 /// The newest kernel in the first folder that has one. Versions are compared number by number.

@@ -100,6 +100,15 @@ impl LabMachine {
             .sum()
     }
 
+    /// What time an unmodelled guest takes: the lines of the setup on instructions and quanta.
+    pub fn pace(&self) -> Vec<&str> {
+        let lines = self.lab_setup.lines();
+        let names = ["instruction_fs", "quantum_ns", "pause_ns"];
+        lines
+            .filter(|line| names.iter().any(|name| line.starts_with(name)))
+            .collect()
+    }
+
     /// Memory of each node.
     pub fn memory_mib(&self) -> u32 {
         self.memory_mib
@@ -244,7 +253,9 @@ fn with_cpus(
     cut.cores.retain(|core| !core.is_empty());
     let shares_caches = cut.caches.iter().any(|cache| cache.shared_by_cpus > 1);
     let words = (wanted < all).then(|| match shares_caches {
-        true => format!("{wanted} of its {all} CPUs, each with its share of caches that CPUs share"),
+        true => {
+            format!("{wanted} of its {all} CPUs, each with its share of caches that CPUs share")
+        }
         false => format!("{wanted} of its {all} CPUs"),
     });
     Ok((cut, words))
@@ -290,6 +301,7 @@ fn lab_setup(
         memory_bytes: Numbers(&memory),
         begin_marks: warmth.begin_marks,
         warm_up_instructions: warmth.warm_up_instructions,
+        stop_booted: false,
     };
     setup.check().map_err(|error| error.to_string())?;
     Ok(setup.to_string())

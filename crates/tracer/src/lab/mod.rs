@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
 use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabSetup};
-use nearpage_wire::trace::{BEGIN_MARK, END_MARK};
+use nearpage_wire::trace::{BEGIN_MARK, BOOTED_MARK, END_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
 use crate::error::StartError;
@@ -54,6 +54,8 @@ impl Code {
     }
 }
 
+/// The guest stops for good where it says that it has booted.
+static STOP_BOOTED: AtomicBool = AtomicBool::new(false);
 /// Begin marks until time is modelled.
 static BEGIN_MARKS_LEFT: AtomicU64 = AtomicU64::new(0);
 
@@ -138,6 +140,7 @@ pub fn install(
     })?;
     let missing = |_| StartError::NoLab;
     BEGIN_MARKS_LEFT.store(lab.begin_marks, Relaxed);
+    STOP_BOOTED.store(lab.stop_booted, Relaxed);
     let qemu = Qemu {
         id,
         system: SystemInterface::find().map_err(missing)?,
@@ -196,7 +199,7 @@ unsafe fn listen(id: Id) {
     }
 }
 
-/// Before the mark: looks for it alone.
+/// Before the mark: looks for marks alone.
 ///
 /// # Safety
 /// QEMU calls it, as the ones below.
@@ -208,10 +211,27 @@ unsafe extern "C" fn translated_before(_: Id, block: *mut Block) {
     unsafe {
         for number in 0..(interface.tb_n_insns)(block) {
             let instruction = (interface.tb_get_insn)(block, number);
-            if !instruction.is_null() && text(interface, instruction) == BEGIN_MARK {
+            if instruction.is_null() {
+                continue;
+            }
+            let text = text(interface, instruction);
+            if text == BEGIN_MARK {
                 at(interface, instruction, mark_before, std::ptr::null::<()>());
+            } else if text == BOOTED_MARK && STOP_BOOTED.load(Relaxed) {
+                at(interface, instruction, booted, std::ptr::null::<()>());
             }
         }
+    }
+}
+
+/// The guest has booted, and is to stop there.
+///
+/// # Safety
+/// QEMU calls it.
+unsafe extern "C" fn booted(_: c_uint, _: *mut c_void) {
+    if let Some(qemu) = QEMU.get() {
+        // SAFETY: QEMU's function, in a callback of a CPU.
+        unsafe { (qemu.lab.pause)() };
     }
 }
 
