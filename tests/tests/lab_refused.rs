@@ -2,12 +2,12 @@
 //! isn't built.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nearpage_tests::lab::{BOOT_LIMIT, PATIENCE, in_lab, is_built, lab};
-use nearpage_tests::{Case, Finished, nearpage_path, target};
+use nearpage_tests::{Case, Finished, nearpage_path};
 
 #[test]
 fn a_guest_without_memory_says_so() {
@@ -56,7 +56,7 @@ fn machines_that_cannot_be_modelled_are_refused() {
         one_line(&finished.exits(1), words);
     }
     let finished = case.nearpage(["lab", "--machine", "no-such", "--", "true"]);
-    one_line(&finished.exits(1), "no-such");
+    one_line(&finished.exits(2), "no-such");
     for cpus in ["17", "3", "1000000"] {
         let mut many = case.command(nearpage_path());
         many.args([
@@ -83,7 +83,7 @@ fn a_guest_that_cannot_boot_says_so() {
         one_line(&in_lab(&case, &options, &["true"]).exits(status), words);
     };
     fails(
-        &["--boot-limit", "1"],
+        &["--boot-limit", "1", "--whole"],
         1,
         "the guest did not boot within 1 s of processor time",
     );
@@ -139,16 +139,16 @@ fn a_full_disk_is_named() {
     }
 }
 
-/// Processes that run this emulator for a case.
-fn emulators() -> usize {
+/// The emulator that a process has started.
+fn emulator_of(parent: u32) -> Option<PathBuf> {
+    let parent = format!("PPid:\t{parent}\n");
     let processes = fs::read_dir("/proc").expect("/proc");
-    let commands =
-        processes.filter_map(|process| fs::read(process.ok()?.path().join("cmdline")).ok());
-    let emulator = target().join("lab/qemu-system-x86_64");
-    let emulator = emulator.to_string_lossy().into_owned();
-    commands
-        .filter(|command| command.starts_with(emulator.as_bytes()))
-        .count()
+    let mut folders = processes.filter_map(|process| Some(process.ok()?.path()));
+    folders.find(|folder| {
+        let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+        let program = fs::read_link(folder.join("exe")).unwrap_or_default();
+        status.contains(&parent) && program.ends_with("lab/qemu-system-x86_64")
+    })
 }
 
 #[test]
@@ -162,18 +162,19 @@ fn an_interrupt_ends_the_guest() {
     command.args(["-q", "--", "sleep", "1000000"]);
     let mut child = command.spawn().unwrap();
     let begun = Instant::now();
-    while emulators() == 0 {
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "no emulator was started"
-        );
+    let emulator = loop {
+        if let Some(emulator) = emulator_of(child.id()) {
+            break emulator;
+        }
+        let patient = begun.elapsed() < PATIENCE;
+        assert!(patient, "no emulator was started");
         std::thread::sleep(Duration::from_millis(50));
-    }
+    };
     let interrupted = Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status();
     assert!(interrupted.unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    assert_eq!(emulators(), 0);
+    assert!(!emulator.exists(), "{}", emulator.display());
     assert!(!Path::new(&format!("/tmp/nearpage-lab-{}-0", child.id())).exists());
 }
