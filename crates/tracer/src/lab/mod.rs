@@ -7,6 +7,7 @@
 //! Counted is what runs between the first begin mark (the command's beginning) and the first end mark; a later begin
 //! mark, the program's own, begins again. Before so many begin marks as the setup says, nothing is modelled.
 
+mod before;
 mod emulator;
 mod model;
 mod queues;
@@ -16,12 +17,12 @@ use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
 use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabSetup};
-use nearpage_wire::trace::{BEGIN_MARK, BOOTED_MARK, END_MARK};
+use nearpage_wire::trace::{BEGIN_MARK, END_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
 use crate::error::StartError;
@@ -53,11 +54,6 @@ impl Code {
         Self(address & (Self::REPEATS - 1) | kernel | repeats)
     }
 }
-
-/// The guest stops for good where it says that it has booted.
-static STOP_BOOTED: AtomicBool = AtomicBool::new(false);
-/// Begin marks until time is modelled.
-static BEGIN_MARKS_LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// What callbacks change.
 struct Lab {
@@ -139,8 +135,7 @@ pub fn install(
         source,
     })?;
     let missing = |_| StartError::NoLab;
-    BEGIN_MARKS_LEFT.store(lab.begin_marks, Relaxed);
-    STOP_BOOTED.store(lab.stop_booted, Relaxed);
+    before::expect(&lab);
     let qemu = Qemu {
         id,
         system: SystemInterface::find().map_err(missing)?,
@@ -178,7 +173,7 @@ pub fn install(
     unsafe {
         *LAB.lab.get() = Some(state);
         if lab.begin_marks > 0 {
-            (interface.register_vcpu_tb_trans_cb)(id, translated_before);
+            (interface.register_vcpu_tb_trans_cb)(id, before::translated);
         } else {
             listen(id);
         }
@@ -196,66 +191,6 @@ unsafe fn listen(id: Id) {
     unsafe {
         (interface.register_vcpu_tb_trans_cb)(id, translated);
         (interface.register_atexit_cb)(id, exiting, std::ptr::null_mut());
-    }
-}
-
-/// Before the mark: looks for marks alone.
-///
-/// # Safety
-/// QEMU calls it, as the ones below.
-unsafe extern "C" fn translated_before(_: Id, block: *mut Block) {
-    let Some(interface) = qemu::qemu() else {
-        return;
-    };
-    // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
-    unsafe {
-        for number in 0..(interface.tb_n_insns)(block) {
-            let instruction = (interface.tb_get_insn)(block, number);
-            if instruction.is_null() {
-                continue;
-            }
-            let text = text(interface, instruction);
-            if text == BEGIN_MARK {
-                at(interface, instruction, mark_before, std::ptr::null::<()>());
-            } else if text == BOOTED_MARK && STOP_BOOTED.load(Relaxed) {
-                at(interface, instruction, booted, std::ptr::null::<()>());
-            }
-        }
-    }
-}
-
-/// The guest has booted, and is to stop there.
-///
-/// # Safety
-/// QEMU calls it.
-unsafe extern "C" fn booted(_: c_uint, _: *mut c_void) {
-    if let Some(qemu) = QEMU.get() {
-        // SAFETY: QEMU's function, in a callback of a CPU.
-        unsafe { (qemu.lab.pause)() };
-    }
-}
-
-/// A begin mark before which nothing is modelled.
-///
-/// # Safety
-/// QEMU calls it.
-unsafe extern "C" fn mark_before(_: c_uint, _: *mut c_void) {
-    let before = BEGIN_MARKS_LEFT.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-    if let Some(qemu) = QEMU.get().filter(|_| before == Ok(1)) {
-        // SAFETY: QEMU's function, in a callback of a CPU.
-        unsafe { (qemu.system.reset)(qemu.id, begin_now) };
-    }
-}
-
-/// Begins to model once no CPU runs.
-///
-/// # Safety
-/// QEMU calls it.
-unsafe extern "C" fn begin_now(id: Id) {
-    // SAFETY: no CPU runs while a plugin is reset.
-    unsafe {
-        listen(id);
-        begin_mark(0, std::ptr::null_mut());
     }
 }
 
