@@ -191,17 +191,12 @@ fn what_precedes_the_programs_marker_need_not_be_modelled() {
     };
     let number = |counts: &Value, name: &str| counts[name].as_f64().expect("a number");
     let (whole, fast) = (counts(&[]), counts(&["--fast"]));
-    let near = |what: &str, whole: f64, fast: f64, tolerance: f64| {
-        let off = fast / whole - 1.0;
-        assert!(off.abs() < tolerance, "{what}: {whole} whole, {fast} fast");
-    };
     let of_program =
         |counts: &Value| number(counts, "instructions") - number(counts, "kernel_instructions");
     let (of_whole, of_fast) = (of_program(&whole), of_program(&fast));
-    near("the program's instructions", of_whole, of_fast, 0.002);
-    for (name, tolerance) in [("stores", 0.1), ("guest_s", 0.3)] {
-        near(name, number(&whole, name), number(&fast, name), tolerance);
-    }
+    // The kernel's depend on where pages happen to lie: it clears small ones or huge ones.
+    let off = of_fast / of_whole - 1.0;
+    assert!(off.abs() < 0.002, "{of_whole} whole, {of_fast} fast");
     // What came before took instructions' time only.
     assert!(number(&fast, "began_s") < number(&whole, "began_s"));
     let warm = counts(&["--fast", "--warm-up", "500000"]);
