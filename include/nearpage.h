@@ -4,11 +4,11 @@
  *     ...                    the work that is to be profiled
  *     nearpage_end();
  *
- * `nearpage record` then looks at that phase alone. Without nearpage the functions do nothing, and
- * the program links to nothing: the library is looked up once, when it is there. (A weak
- * `nearpage_begin` would do in a position-independent program; in another one the linker makes it
- * null for good.) C and C++, shared and static programs; with a C library older than 2.34, link
- * with -ldl, or define NEARPAGE_NO_DLSYM to make the marks vanish. */
+ * `nearpage record` then looks at that phase alone, and `nearpage lab` counts it alone. Without nearpage
+ * the functions do nothing, and the program links to nothing: the library is looked up once, when it
+ * is there. (A weak `nearpage_begin` would do in a position-independent program; in another one the
+ * linker makes it null for good.) C and C++, shared and static programs; with a C library older than
+ * 2.34, link with -ldl, or define NEARPAGE_NO_DLSYM to make the marks vanish. */
 #ifndef NEARPAGE_H
 #define NEARPAGE_H
 
@@ -31,6 +31,16 @@ extern void *dlsym(void *__restrict handle, const char *__restrict name)
 
 typedef void (*nearpage_mark)(void);
 
+/* An instruction that does nothing, `nopl 0x314d504e(%rax,%rax,1)` for number 1, which an emulator that runs
+ * the whole machine sees: no library is there that it could look into. Aligned, so that it is in one
+ * page. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define NEARPAGE_INSTRUCTION(number)                                                                \
+    __asm__ volatile(".balign 8\n\t.byte 0x0f, 0x1f, 0x84, 0x00\n\t.ascii \"NPM" number "\"" ::: "memory")
+#else
+#define NEARPAGE_INSTRUCTION(number) ((void)0)
+#endif
+
 /* Looks `name` up once; two threads that do so at the same time find the same. */
 static inline void nearpage_call(const char *name, nearpage_mark *mark, int *looked_up) {
     if (!__atomic_load_n(looked_up, __ATOMIC_ACQUIRE)) {
@@ -50,11 +60,13 @@ static inline void nearpage_begin(void) {
     static nearpage_mark mark;
     static int looked_up;
     nearpage_call("nearpage_begin", &mark, &looked_up);
+    NEARPAGE_INSTRUCTION("1");
 }
 
 static inline void nearpage_end(void) {
     static nearpage_mark mark;
     static int looked_up;
+    NEARPAGE_INSTRUCTION("2");
     nearpage_call("nearpage_end", &mark, &looked_up);
 }
 

@@ -1,7 +1,8 @@
 """What a guest of `nearpage lab` sees of its own time, as JSON: is the clock monotonic over CPUs, do CPUs compute at
-the same time, do sleeps and wake-ups take what they should?"""
+the same time, do sleeps, wake-ups and spinning take what they should?"""
 
 import json
+import mmap
 import os
 import time
 
@@ -72,6 +73,31 @@ def round_trip():
     return taken / ROUND_TRIPS
 
 
+def spinning_round_trip():
+    """Nanoseconds that a byte of shared memory takes to another CPU's process and back, both of which spin in between."""
+    shared = mmap.mmap(-1, mmap.PAGESIZE)
+    if os.fork() == 0:
+        os.sched_setaffinity(0, {CPUS[1]})
+        for _ in range(ROUND_TRIPS):
+            while shared[0] == 0:
+                pass
+            shared[0] = 0
+        os._exit(0)
+    os.sched_setaffinity(0, {CPUS[0]})
+    shared[0] = 1
+    while shared[0] == 1:
+        pass
+    begun = time.monotonic_ns()
+    for _ in range(ROUND_TRIPS - 1):
+        shared[0] = 1
+        while shared[0] == 1:
+            pass
+    taken = time.monotonic_ns() - begun
+    os.wait()
+    os.sched_setaffinity(0, CPUS)
+    return taken / (ROUND_TRIPS - 1)
+
+
 def slept(seconds):
     begun = time.monotonic_ns()
     time.sleep(seconds)
@@ -91,6 +117,7 @@ print(
             "speedup": each,
             "slept_s": {"0.01": slept(0.01), "1": slept(1)},
             "round_trip_us": round_trip() / 1e3,
+            "spinning_round_trip_us": spinning_round_trip() / 1e3,
         }
     )
 )

@@ -9,6 +9,7 @@
 //! - [`Browser`]: a real Chromium, for the page.
 //! - [`documents`]: pages whose command lines are run.
 //! - [`chaos`]: real programs under nearpage while things go wrong around them.
+//! - [`lab`]: commands on a modelled machine.
 //! - [`generated`]: programs whose accesses are known, and what plans for them are worth.
 //! - [`mutated`]: recordings that lie, under each command that reads recordings.
 //!
@@ -38,6 +39,7 @@ pub mod documents;
 pub mod generated;
 mod guest;
 mod inspection;
+pub mod lab;
 mod mpi;
 pub mod mutated;
 pub mod numa_maps;

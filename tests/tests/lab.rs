@@ -2,50 +2,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use nearpage_tests::{Case, Finished, nearpage_path, repository, target, workload};
+use nearpage_tests::lab::{BOOT_LIMIT, MACHINE, PATIENCE, in_lab, is_built, lab, turn};
+use nearpage_tests::{Case, nearpage_path, repository, workload};
 use serde_json::Value;
 
-/// For a command in the lab and its boot: on a host whose cores others use, a boot takes minutes. Nothing is told by how
-/// long a run takes.
-const PATIENCE: Duration = Duration::from_secs(1500);
-const BOOT_LIMIT: [&str; 2] = ["--boot-limit", "300"];
-
-/// One guest at a time: each takes a core.
-static LAB: Mutex<()> = Mutex::new(());
-
-/// Four nodes; a hop takes 8 % longer, two take 30 %.
-const MACHINE: &str = "carrefour-a";
 /// Of the matrix that a guest measures, against the machine's.
 const TOLERANCE: f64 = 0.03;
-
-/// Is the lab's emulator there? If not, says so.
-fn is_built() -> bool {
-    let emulator = target().join("lab/qemu-system-x86_64");
-    if !emulator.exists() {
-        eprintln!(
-            "skipped: {} is not there; crates/tracer/qemu/build builds it",
-            emulator.display()
-        );
-    }
-    emulator.exists()
-}
-
-/// Runs a command in the lab, with the case's folder to write to.
-fn in_lab(case: &Case, options: &[&str], command: &[&str]) -> Finished {
-    let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut lab = case.command(nearpage_path());
-    lab.args(["lab", "--machine", MACHINE, "--cpus", "4", "--share"])
-        .arg(case.folder())
-        .args(options)
-        .arg("--")
-        .args(command);
-    case.run(lab)
-}
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -101,6 +65,8 @@ fn a_guest_measures_the_machine_that_is_modelled() {
     within(&probe["speedup"]["4"], 3.9..4.1);
     within(&probe["slept_s"]["1"], 1.0..1.001);
     within(&probe["round_trip_us"], 1.0..100.0);
+    // CPUs may be a microsecond apart, there and back.
+    within(&probe["spinning_round_trip_us"], 0.1..4.0);
 }
 
 #[test]
@@ -111,18 +77,15 @@ fn runs_repeat_bit_for_bit() {
     let case = Case::new("lab-repeated").limit(PATIENCE);
     let triad = workload("triad");
     let counts = || {
-        let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut lab = case.command(nearpage_path());
-        lab.args(["lab", "--machine", MACHINE, "--cpus", "4", "--json"])
-            .args(BOOT_LIMIT)
-            .arg("--")
-            .args([
-                "env",
-                "OMP_NUM_THREADS=4",
-                &triad.to_string_lossy(),
-                "1",
-                "2",
-            ]);
+        let _turn = turn();
+        let mut lab = lab(&case);
+        lab.arg("--json").args(BOOT_LIMIT).arg("--").args([
+            "env",
+            "OMP_NUM_THREADS=4",
+            &triad.to_string_lossy(),
+            "1",
+            "2",
+        ]);
         let finished = case.run(lab).success();
         let mut result = json(&finished.stdout);
         assert_schema("lab", &result);
@@ -151,6 +114,55 @@ fn runs_repeat_bit_for_bit() {
     assert_eq!(one, other);
 }
 
+#[test]
+fn a_booted_guest_is_kept_for_the_next_run() {
+    if !is_built() {
+        return;
+    }
+    let case = Case::new("lab-kept").limit(PATIENCE);
+    let cache = case.path("cache");
+    let guests = cache.join("nearpage/lab/guests");
+    let kept = || -> Vec<_> {
+        let entries = fs::read_dir(&guests).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let run = |options: &[&str]| {
+        let _turn = turn();
+        let mut lab = lab(&case);
+        lab.args(["--memory", "128M"])
+            .args(options)
+            .args(BOOT_LIMIT);
+        lab.args([
+            "--json",
+            "--",
+            "sh",
+            "-c",
+            "date; cat /proc/uptime >&2; exit 7",
+        ]);
+        lab.env("XDG_CACHE_HOME", &cache);
+        let finished = case.run(lab).exits(7);
+        let result = json(&finished.stdout);
+        (
+            result["counts"]["instructions"].clone(),
+            result["counts"]["guest_s"].clone(),
+            finished.stderr,
+        )
+    };
+    let one = run(&[]);
+    let [file] = &kept()[..] else {
+        panic!("{:?}", kept());
+    };
+    assert_eq!(run(&[]), one);
+    // Another seed is another boot.
+    run(&["--seed", "2"]);
+    assert_eq!(kept().len(), 2);
+    // What is damaged is not used, and goes.
+    let bytes = fs::read(file).unwrap();
+    fs::write(file, &bytes[..bytes.len() / 2]).unwrap();
+    run(&[]);
+    assert!(!file.exists());
+}
+
 /// Does a result fit its schema?
 fn assert_schema(name: &str, result: &Value) {
     let schema = repository().join(format!("docs/reference/schema/{name}.json"));
@@ -172,16 +184,19 @@ fn what_precedes_the_programs_marker_need_not_be_modelled() {
     let markers = workload("markers").to_string_lossy().into_owned();
     let counts = |options: &[&str]| {
         let options = [&["--json"], options, &BOOT_LIMIT].concat();
-        let command = ["env", "OMP_NUM_THREADS=2", &markers, "1", "4"];
+        // Threads that wait asleep: how long they spin depends on the caches that they begin with.
+        let openmp = ["env", "OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=passive"];
+        let command = [&openmp[..], &[&markers, "1", "4"]].concat();
         json(&in_lab(&case, &options, &command).success().stdout)["counts"].clone()
     };
     let number = |counts: &Value, name: &str| counts[name].as_f64().expect("a number");
     let (whole, fast) = (counts(&[]), counts(&["--fast"]));
-    for (name, tolerance) in [("instructions", 0.1), ("stores", 0.1), ("guest_s", 0.3)] {
-        let (whole, fast) = (number(&whole, name), number(&fast, name));
-        let off = fast / whole - 1.0;
-        assert!(off.abs() < tolerance, "{name}: {whole} whole, {fast} fast");
-    }
+    let of_program =
+        |counts: &Value| number(counts, "instructions") - number(counts, "kernel_instructions");
+    let (of_whole, of_fast) = (of_program(&whole), of_program(&fast));
+    // The kernel's depend on where pages happen to lie: it clears small ones or huge ones.
+    let off = of_fast / of_whole - 1.0;
+    assert!(off.abs() < 0.002, "{of_whole} whole, {of_fast} fast");
     // What came before took instructions' time only.
     assert!(number(&fast, "began_s") < number(&whole, "began_s"));
     let warm = counts(&["--fast", "--warm-up", "500000"]);
@@ -266,7 +281,7 @@ fn a_matrix_goes_on_where_it_was_left() {
     let file = case.path("matrix.toml");
     fs::write(&file, MATRIX).unwrap();
     let matrix = |options: &[&str]| {
-        let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = turn();
         let mut lab = case.command(nearpage_path());
         lab.args(["lab", "matrix"]).arg(&file).args(options);
         case.run(lab)
@@ -321,7 +336,7 @@ fn a_shell_runs_what_is_typed() {
     if !is_built() {
         return;
     }
-    let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = turn();
     let mut child = Command::new(nearpage_path())
         .args([
             "lab",
@@ -355,112 +370,4 @@ fn a_shell_runs_what_is_typed() {
     let shown = String::from_utf8_lossy(&shown);
     assert!(shown.contains("42 CPUs 4"), "{shown}");
     assert_eq!(child.wait().unwrap().code(), Some(3), "{shown}");
-}
-
-#[test]
-fn a_guest_without_memory_and_a_machine_without_caches_say_so() {
-    if !is_built() {
-        return;
-    }
-    let case = Case::new("lab-without").limit(PATIENCE);
-    let finished = in_lab(
-        &case,
-        &[&["--memory", "64M"], &BOOT_LIMIT[..]].concat(),
-        &["tail", "/dev/zero"],
-    );
-    assert_eq!(finished.code, Some(137), "{finished}");
-    assert!(
-        finished
-            .stderr
-            .contains("out of memory, ended tail: --memory gives nodes more than 64 MiB each"),
-        "{finished}"
-    );
-    let without_caches = case.write(
-        "without-caches.toml",
-        "name = \"none\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0\"\n",
-    );
-    let mut none = case.command(nearpage_path());
-    none.args(["lab", "--machine"])
-        .arg(&without_caches)
-        .args(["--", "true"]);
-    let finished = case.run(none);
-    assert_eq!(finished.code, Some(1), "{finished}");
-    assert!(finished.stderr.contains("no caches"), "{finished}");
-}
-
-/// Processes that run this emulator for a case.
-fn emulators() -> usize {
-    let processes = fs::read_dir("/proc").expect("/proc");
-    let commands =
-        processes.filter_map(|process| fs::read(process.ok()?.path().join("cmdline")).ok());
-    let emulator = target().join("lab/qemu-system-x86_64");
-    let emulator = emulator.to_string_lossy().into_owned();
-    commands
-        .filter(|command| command.starts_with(emulator.as_bytes()))
-        .count()
-}
-
-#[test]
-fn what_cannot_run_says_so_and_leaves_nothing_behind() {
-    if !is_built() {
-        return;
-    }
-    let case = Case::new("lab-refused");
-    let fails = |options: &[&str], status: i32, words: &str| {
-        let finished = in_lab(&case, options, &["true"]);
-        assert_eq!(finished.code, Some(status), "{finished}");
-        assert!(finished.stderr.contains(words), "{words}: {finished}");
-        assert_eq!(finished.stderr.trim_end().lines().count(), 1, "{finished}");
-    };
-    fails(
-        &["--boot-limit", "1"],
-        1,
-        "the guest did not boot within 1 s of processor time",
-    );
-    let kernel = case.path("boot/vmlinuz-0");
-    for folder in ["boot", "lib/modules/0"] {
-        fs::create_dir_all(case.path(folder)).unwrap();
-    }
-    fs::write(&kernel, "no kernel").unwrap();
-    let kernel = kernel.to_string_lossy();
-    fails(&["--kernel", &kernel], 1, "before the guest booted");
-    fails(&["--kernel", "/no/such/vmlinuz-1"], 1, "no such file");
-    fails(&["--memory", "1000G"], 2, "MiB that this machine has free");
-    let mut many = case.command(nearpage_path());
-    many.args(["lab", "--machine", MACHINE, "--cpus", "17", "--", "true"]);
-    let finished = case.run(many);
-    assert_eq!(finished.code, Some(2), "{finished}");
-    assert!(finished.stderr.contains("expected 4 to 16"), "{finished}");
-
-    // An interrupt ends the guest.
-    let _turn = LAB.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut child = Command::new(nearpage_path())
-        .args([
-            "lab",
-            "--machine",
-            MACHINE,
-            "--cpus",
-            "4",
-            "-q",
-            "--",
-            "sleep",
-            "1000000",
-        ])
-        .spawn()
-        .unwrap();
-    let begun = Instant::now();
-    while emulators() == 0 {
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "no emulator was started"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let interrupted = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(interrupted.unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(1));
-    assert_eq!(emulators(), 0);
-    assert!(!Path::new(&format!("/tmp/nearpage-lab-{}-0", child.id())).exists());
 }

@@ -215,8 +215,9 @@ interface! {
     LabInterface, "qemu_plugin_lab_";
     fn start(u32, u32, u32);
     fn stall(u64);
-    fn page_walk(u64, *mut *const c_void) -> c_int;
+    fn page_walk(u64, *mut *const c_void, *mut u32) -> c_int;
     fn count() -> u64;
+    fn pause();
 }
 
 /// QEMU's description of the place of an access.

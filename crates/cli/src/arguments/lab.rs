@@ -44,6 +44,8 @@ pub struct Lab {
     #[arg(long, conflicts_with = "fast")]
     pub whole: bool,
     /// Model nothing before the program's `nearpage_begin`; what runs before takes a fraction of the host's time
+    ///
+    /// The program has to be compiled with nearpage.h of this version.
     #[arg(long, conflicts_with = "shell")]
     pub fast: bool,
     /// Warm the caches for so many instructions of all CPUs, from where the model begins, before anything is counted

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::error::LabError;
@@ -12,6 +13,12 @@ const EMULATOR: &str = "qemu-system-x86_64";
 /// Where Debian's packages have firmware.
 const FIRMWARE: [&str; 2] = ["/usr/share/seabios", "/usr/share/qemu"];
 const FIRMWARE_FILES: [&str; 3] = ["bios-256k.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
+/// Where Linux for x86 has its setup header's name and the flags of its entry points (Documentation/arch/x86/boot.rst).
+const KERNEL_NAME_AT: usize = 0x202;
+const KERNEL_NAME: &[u8] = b"HdrS";
+const KERNEL_FLAGS_AT: usize = 0x236;
+/// It can be entered in 64 bits.
+const KERNEL_64: u8 = 1;
 
 /// What the lab takes of this machine.
 #[derive(Clone, Debug)]
@@ -50,6 +57,7 @@ impl LabParts {
             Some(kernel) => (kernel.to_owned(), modules(kernel)?),
             None => newest_kernel(&[Path::new("/boot"), &of_tests])?,
         };
+        check_kernel(&kernel)?;
         Ok(Self {
             emulator,
             busybox: busybox().ok_or(LabError::NoBusybox)?,
@@ -77,10 +85,15 @@ fn folders() -> Vec<PathBuf> {
         folders.push(target.join("lab"));
         folders.push(target.join("lib/nearpage/lab"));
     }
+    folders.extend(cache_folder());
+    folders
+}
+
+/// The lab's folder in this user's cache.
+pub(super) fn cache_folder() -> Option<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Some(Path::new(&env::var_os("HOME")?).join(".cache"));
-    folders.extend(cache.or_else(home).map(|cache| cache.join("nearpage/lab")));
-    folders
+    Some(cache.or_else(home)?.join("nearpage/lab"))
 }
 
 /// The newest kernel in the first folder that has one, with its modules. Versions are compared number by number.
@@ -122,6 +135,25 @@ fn modules(kernel: &Path) -> Result<PathBuf, LabError> {
         kernel: kernel.to_owned(),
         modules,
     })
+}
+
+/// Is it a kernel that the emulator can boot?
+fn check_kernel(kernel: &Path) -> Result<(), LabError> {
+    let mut head = Vec::new();
+    let read = fs::File::open(kernel)
+        .and_then(|file| file.take(KERNEL_FLAGS_AT as u64 + 1).read_to_end(&mut head));
+    read.map_err(|source| LabError::Unreadable {
+        path: kernel.to_owned(),
+        source,
+    })?;
+    let is_linux = head
+        .get(KERNEL_NAME_AT..)
+        .is_some_and(|at| at.starts_with(KERNEL_NAME));
+    let flags = head.get(KERNEL_FLAGS_AT).copied().unwrap_or(0);
+    match is_linux && flags & KERNEL_64 != 0 {
+        true => Ok(()),
+        false => Err(LabError::OtherKernel(kernel.to_owned())),
+    }
 }
 
 fn busybox() -> Option<PathBuf> {
@@ -189,5 +221,24 @@ mod tests {
         ] {
             assert!(error.contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn kernels_of_other_machines_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = folder.path().join("vmlinuz");
+        let mut image = vec![0; 4096];
+        let check = |image: &[u8]| {
+            fs::write(&kernel, image).unwrap();
+            check_kernel(&kernel).is_ok()
+        };
+        assert!(!check(b"no kernel"));
+        // What Linux for 64-bit ARM begins with.
+        image[56..60].copy_from_slice(b"ARM\x64");
+        assert!(!check(&image));
+        image[KERNEL_NAME_AT..][..4].copy_from_slice(KERNEL_NAME);
+        assert!(!check(&image), "for 32 bits alone");
+        image[KERNEL_FLAGS_AT] = 0x3f;
+        assert!(check(&image));
     }
 }

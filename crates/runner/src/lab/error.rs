@@ -32,6 +32,13 @@ pub enum LabError {
         modules.display()
     )]
     NoModules { kernel: PathBuf, modules: PathBuf },
+    #[error("{}: can't be read: {source}", path.display())]
+    Unreadable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{}: no Linux kernel for x86-64 (bzImage), which the emulator boots", .0.display())]
+    OtherKernel(PathBuf),
     #[error("{}: can't be unpacked with `{tool}`", module.display())]
     Module { module: PathBuf, tool: &'static str },
     #[error("{path:?}: the emulator takes no path with a comma, space or byte that is no UTF-8")]
@@ -56,6 +63,8 @@ pub enum LabError {
     NotBooted { seconds: u64, console: String },
     #[error("the guest went down before the command ended; its console ends with: {console}")]
     Died { console: String },
+    #[error("{} is full: the guest's output has no place; TMPDIR names another folder", folder.display())]
+    Full { folder: PathBuf },
     #[error("the guest ran out of memory: --memory gives nodes more than {mib} MiB each")]
     OutOfMemory { mib: u32 },
     #[error("the emulator ended before the guest booted: {message}")]
@@ -77,6 +86,7 @@ impl LabError {
             self,
             Self::NotBooted { .. }
                 | Self::Died { .. }
+                | Self::Full { .. }
                 | Self::OutOfMemory { .. }
                 | Self::Emulator { .. }
                 | Self::TooLong { .. }

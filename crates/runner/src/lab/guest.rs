@@ -1,7 +1,8 @@
 //! A guest from its start to its end.
 
+use std::env;
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::emulator::{LabParts, firmware};
 use super::error::LabError;
+use super::kept::note_use;
 use super::machine::LabMachine;
 use super::{Folders, LabPrinter, LabStream, text};
 use crate::error::{Error, IoContext};
@@ -20,7 +22,7 @@ const CLOCK_TIMES_BOOT_LIMIT: u32 = 10;
 /// Begins the kernel's line on a process that it ended for want of memory.
 const OUT_OF_MEMORY: &str = "Out of memory: Killed process";
 /// How often it is looked what became of the guest.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The emulated time stamp counters follow guest time exactly: the kernel has no reason to watch them.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 tsc=reliable";
 /// Words of the kernel that put its clock or scheduling in doubt.
@@ -64,7 +66,7 @@ impl Drop for Interrupts {
 }
 
 /// An emulator, ended when this is dropped.
-struct Running(Child);
+pub(super) struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -101,12 +103,29 @@ fn processor_time(stat: &str, ticks_per_s: u64) -> Option<Duration> {
     ))
 }
 
+/// Tags of the folders that the guest mounts.
+const SHARES: [&str; 3] = ["root", "work", "share"];
+/// Tells the emulator's children where a booted guest is kept.
+pub(super) const KEPT_VARIABLE: &str = "NEARPAGE_KEPT";
+
+/// How a guest begins.
+pub(super) enum Beginning<'a> {
+    /// With the boot.
+    Boot,
+    /// With the boot, and stops behind it, to be kept in this file.
+    UntilBooted(&'a Path),
+    /// Where a kept guest stopped.
+    Kept(&'a Path),
+}
+
 /// A guest.
 pub(super) struct Guest<'a> {
     pub machine: &'a LabMachine,
     pub parts: &'a LabParts,
     /// The tracer with its arguments.
     pub plugin: String,
+    /// The same for a guest that stops when it has booted.
+    pub stopping_plugin: String,
     pub initramfs: &'a Path,
     pub folders: &'a Folders,
     /// A shell on the console rather than a command.
@@ -123,10 +142,43 @@ pub(super) struct Ended {
 }
 
 impl Guest<'_> {
-    /// Runs it to its end.
-    pub fn run(&self, print: LabPrinter<'_>) -> Result<Ended, Error> {
-        let interrupts = Interrupts::take();
-        let mut emulator = self.start()?;
+    /// Runs it to its end; from `kept` on, a booted guest, where there is one or can be.
+    pub fn run(&self, kept: Option<&Path>, print: LabPrinter<'_>) -> Result<Ended, Error> {
+        let _interrupts = Interrupts::take();
+        let Some(kept) = kept else {
+            return self.run_from(&Beginning::Boot, print);
+        };
+        if !kept.exists() && !self.keep(kept)? {
+            return self.run_from(&Beginning::Boot, print);
+        }
+        note_use(kept);
+        match self.run_from(&Beginning::Kept(kept), print) {
+            // The file is damaged.
+            Err(Error::Lab(LabError::Emulator { .. })) => {
+                let _ = fs::remove_file(kept);
+                self.run_from(&Beginning::Boot, print)
+            }
+            ended => ended,
+        }
+    }
+
+    /// Has an interrupt come, or has the boot taken longer than it may?
+    pub(super) fn check(&self, emulator: &Running, begun: Instant) -> Result<(), Error> {
+        if INTERRUPTED.load(Ordering::Relaxed) != 0 {
+            return Err(Error::Interrupted);
+        }
+        if emulator.is_past(self.boot_limit, begun) {
+            return Err(LabError::NotBooted {
+                seconds: self.boot_limit.as_secs(),
+                console: self.last_lines(),
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    fn run_from(&self, beginning: &Beginning<'_>, print: LabPrinter<'_>) -> Result<Ended, Error> {
+        let mut emulator = self.start(beginning)?;
         let begun = Instant::now();
         let mut output = [("stdout", LabStream::Output), ("stderr", LabStream::Error)]
             .map(|(name, stream)| (Follower::new(self.folders.work.join(name)), stream));
@@ -146,47 +198,52 @@ impl Guest<'_> {
             if ended.is_some() {
                 return self.ended(booted.is_some());
             }
-            if INTERRUPTED.load(Ordering::Relaxed) != 0 {
-                drop(emulator);
-                drop(interrupts);
-                return Err(Error::Interrupted);
-            }
             match (booted, self.time_limit) {
-                (None, _) if emulator.is_past(self.boot_limit, begun) => {
-                    return Err(LabError::NotBooted {
-                        seconds: self.boot_limit.as_secs(),
-                        console: self.last_lines(),
-                    }
-                    .into());
-                }
+                (None, _) => self.check(&emulator, begun)?,
                 (Some(booted), Some(limit)) if booted.elapsed() > limit => {
                     return Err(LabError::TooLong {
                         seconds: limit.as_secs(),
                     }
                     .into());
                 }
-                _ => sleep(LOOK_EVERY),
+                _ if INTERRUPTED.load(Ordering::Relaxed) != 0 => return Err(Error::Interrupted),
+                _ => {}
             }
+            sleep(LOOK_EVERY);
         }
     }
 
-    fn start(&self) -> Result<Running, Error> {
+    pub(super) fn start(&self, beginning: &Beginning<'_>) -> Result<Running, Error> {
         let path = &self.parts.emulator;
         let messages = self.folders.own.join("emulator");
         let messages = File::create(&messages).at(&messages, "can't be written")?;
         let mut command = Command::new(path);
-        command.args(self.arguments()?).stderr(messages);
-        if !self.shell {
+        command.args(self.fixed_arguments()?);
+        // Until it has booted, a guest has no shell.
+        let shell = self.shell && !matches!(beginning, Beginning::UntilBooted(_));
+        command.args(self.own_arguments(shell)?).stderr(messages);
+        if !shell {
             command.stdin(Stdio::null()).stdout(Stdio::null());
         }
-        let own_group = !self.shell;
+        match beginning {
+            Beginning::Boot => command.args(["-plugin", &self.plugin]),
+            Beginning::UntilBooted(kept) => command
+                .args(["-plugin", &self.stopping_plugin, "-qmp", "stdio"])
+                .env(KEPT_VARIABLE, kept)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped()),
+            Beginning::Kept(kept) => command
+                .args(["-plugin", &self.plugin, "-incoming"])
+                .arg(format!("exec:cat <\"${KEPT_VARIABLE}\""))
+                .env(KEPT_VARIABLE, kept),
+        };
         // SAFETY: between fork and exec two system calls are made, which neither allocate nor lock.
         unsafe {
             command.pre_exec(move || {
                 // It must not outlive whoever started it, however that ends.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 // What interrupts nearpage is nearpage's to act on.
-                if own_group {
+                if !shell {
                     libc::setpgid(0, 0);
                 }
                 Ok(())
@@ -195,7 +252,8 @@ impl Guest<'_> {
         Ok(Running(command.spawn().at(path, "can't be run")?))
     }
 
-    fn arguments(&self) -> Result<Vec<String>, Error> {
+    /// What the guest's boot depends on.
+    pub(super) fn fixed_arguments(&self) -> Result<Vec<String>, Error> {
         let mut arguments = Vec::new();
         let mut add = |option: &str, value: &str| {
             arguments.extend([option.to_owned(), value.to_owned()]);
@@ -207,36 +265,14 @@ impl Guest<'_> {
         add("-rtc", "base=2026-01-01,clock=vm");
         add("-cpu", "max");
         add("-display", "none");
+        // A kept guest goes on by itself.
+        add("-global", "migration.store-global-state=off");
         for folder in firmware() {
             add("-L", folder);
         }
-        add("-plugin", &self.plugin);
         add("-kernel", text(&self.parts.kernel)?);
-        add("-initrd", text(self.initramfs)?);
-        let work = text(&self.folders.work)?;
-        let mut line = KERNEL_PARAMETERS.to_owned();
-        let share = self.folders.share.as_deref().map(text).transpose()?;
-        if let Some(share) = share {
-            line += &format!(" share={share}");
-        }
-        if self.shell {
-            line += " shell=1";
-            add("-chardev", "stdio,id=console,signal=off");
-            add("-serial", "chardev:console");
-        } else {
-            let console = self.folders.own.join("console");
-            add("-serial", &format!("file:{}", text(&console)?));
-        }
-        add("-append", &line);
-        let shares = [
-            Some(("root", "/", ",readonly=on")),
-            Some(("work", work, "")),
-            share.map(|share| ("share", share, "")),
-        ];
-        for (tag, path, extra) in shares.into_iter().flatten() {
-            let fs =
-                format!("local,id={tag},path={path},security_model=none,multidevs=remap{extra}");
-            add("-fsdev", &fs);
+        add("-append", KERNEL_PARAMETERS);
+        for tag in SHARES {
             // Requests are taken at once, by the CPU that makes them, so that time stands still from there on.
             add(
                 "-device",
@@ -245,6 +281,37 @@ impl Guest<'_> {
         }
         arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(str::to_owned));
         arguments.extend(self.machine.emulator_arguments());
+        Ok(arguments)
+    }
+
+    /// Where this run has its files.
+    fn own_arguments(&self, shell: bool) -> Result<Vec<String>, Error> {
+        let mut arguments = Vec::new();
+        let mut add = |option: &str, value: &str| {
+            arguments.extend([option.to_owned(), value.to_owned()]);
+        };
+        add("-initrd", text(self.initramfs)?);
+        let console = self.folders.own.join("console");
+        match shell {
+            true => {
+                add("-chardev", "stdio,id=console,signal=off");
+                add("-serial", "chardev:console");
+            }
+            false => add("-serial", &format!("file:{}", text(&console)?)),
+        }
+        let work = text(&self.folders.work)?;
+        let share = self.folders.share.as_deref().map(text).transpose()?;
+        // Guests are alike with and without a share, which is not mounted then.
+        let paths = [
+            ("/", ",readonly=on"),
+            (work, ""),
+            (share.unwrap_or(work), ""),
+        ];
+        for (tag, (path, extra)) in SHARES.into_iter().zip(paths) {
+            let fs =
+                format!("local,id={tag},path={path},security_model=none,multidevs=remap{extra}");
+            add("-fsdev", &fs);
+        }
         Ok(arguments)
     }
 
@@ -265,16 +332,26 @@ impl Guest<'_> {
         }
     }
 
+    /// Why a guest went down that does not say so.
+    fn gone(&self) -> LabError {
+        match is_full(&self.folders.work) {
+            true => LabError::Full {
+                folder: env::temp_dir(),
+            },
+            false => LabError::Died {
+                console: self.last_lines(),
+            },
+        }
+    }
+
     /// The emulator is gone.
-    fn ended(&self, booted: bool) -> Result<Ended, Error> {
+    pub(super) fn ended(&self, booted: bool) -> Result<Ended, Error> {
         let console = self.read(&self.folders.own, "console");
         if !booted {
             let message = self.read(&self.folders.own, "emulator");
             let message = message.lines().last().unwrap_or_default().to_owned();
             return Err(match message.is_empty() {
-                true => LabError::Died {
-                    console: self.last_lines(),
-                },
+                true => self.gone(),
                 false => LabError::Emulator { message },
             }
             .into());
@@ -287,10 +364,7 @@ impl Guest<'_> {
                 }
                 .into());
             }
-            return Err(LabError::Died {
-                console: self.last_lines(),
-            }
-            .into());
+            return Err(self.gone().into());
         };
         let log = console + &self.read(&self.folders.work, "dmesg");
         let mut warnings = Vec::new();
@@ -313,6 +387,12 @@ impl Guest<'_> {
         }
         Ok(Ended { status, warnings })
     }
+}
+
+/// Is there no space left for as much as a line?
+fn is_full(folder: &Path) -> bool {
+    let written = fs::write(folder.join("space"), "some");
+    written.is_err_and(|error| error.kind() == io::ErrorKind::StorageFull)
 }
 
 /// Did the kernel give up for want of memory?

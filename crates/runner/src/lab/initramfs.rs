@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nearpage_wire::trace::{BEGIN_MARK, END_MARK};
+use nearpage_wire::trace::{BEGIN_MARK, BOOTED_MARK, END_MARK};
 
 use super::emulator::LabParts;
 use super::error::LabError;
@@ -115,6 +115,7 @@ pub(super) fn write(parts: &LabParts, path: &Path) -> Result<(), Error> {
     }
     let busybox = fs::read(&parts.busybox).at(&parts.busybox, "can't be read")?;
     archive.add("bin/busybox", PROGRAM, &busybox);
+    archive.add("bin/nearpage-booted", PROGRAM, &mark(&BOOTED_MARK));
     archive.add("bin/nearpage-begin", PROGRAM, &mark(&BEGIN_MARK));
     archive.add("bin/nearpage-end", PROGRAM, &mark(&END_MARK));
     archive.add("init", PROGRAM, INIT.as_bytes());

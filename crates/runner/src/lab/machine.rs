@@ -100,6 +100,15 @@ impl LabMachine {
             .sum()
     }
 
+    /// What time an unmodelled guest takes: the lines of the setup on instructions and quanta.
+    pub fn pace(&self) -> Vec<&str> {
+        let lines = self.lab_setup.lines();
+        let names = ["instruction_fs", "quantum_ns", "pause_ns"];
+        lines
+            .filter(|line| names.iter().any(|name| line.starts_with(name)))
+            .collect()
+    }
+
     /// Memory of each node.
     pub fn memory_mib(&self) -> u32 {
         self.memory_mib
@@ -200,7 +209,8 @@ fn hmat_mib_per_s(bytes_per_s: f64) -> u64 {
     (mib / unit as f64).round() as u64 * unit
 }
 
-/// The machine with so many CPUs, the first ones of each node, and what was left out.
+/// The machine with so many CPUs, the first ones of each node, and what was left out. A last-level cache shrinks with the
+/// CPUs that share it ([`Tracing::new`]): a CPU has as much of it as when all of them are busy.
 fn with_cpus(
     machine: &Machine,
     wanted: Option<u32>,
@@ -241,7 +251,13 @@ fn with_cpus(
         .iter_mut()
         .for_each(|core| core.retain(|cpu| kept.as_slice().contains(cpu)));
     cut.cores.retain(|core| !core.is_empty());
-    let words = (wanted < all).then(|| format!("{wanted} of its {all} CPUs"));
+    let shares_caches = cut.caches.iter().any(|cache| cache.shared_by_cpus > 1);
+    let words = (wanted < all).then(|| match shares_caches {
+        true => {
+            format!("{wanted} of its {all} CPUs, each with its share of caches that CPUs share")
+        }
+        false => format!("{wanted} of its {all} CPUs"),
+    });
     Ok((cut, words))
 }
 
@@ -285,6 +301,7 @@ fn lab_setup(
         memory_bytes: Numbers(&memory),
         begin_marks: warmth.begin_marks,
         warm_up_instructions: warmth.warm_up_instructions,
+        stop_booted: false,
     };
     setup.check().map_err(|error| error.to_string())?;
     Ok(setup.to_string())
@@ -322,7 +339,7 @@ mod tests {
             machine
                 .assumed
                 .iter()
-                .any(|words| words == "10 of its 128 CPUs")
+                .any(|words| words.starts_with("10 of its 128 CPUs, each with its share of caches"))
         );
         assert!(
             machine.setup.contains("cpu_nodes 0 0 1 1 2 3 4 5 6 7"),
@@ -360,6 +377,15 @@ mod tests {
         );
         assert_eq!(setup.link_fs.iter().next(), Some(16_000_000));
         assert_eq!(setup.routes.iter().nth(3).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_cpu_keeps_its_share_of_a_cache() {
+        for (cpus, bytes) in [(4, 6 << 18), (16, 6 << 20)] {
+            let machine = lab("carrefour-a", Some(cpus)).unwrap();
+            let setup = Setup::parse(&machine.setup).unwrap();
+            assert_eq!(setup.l3.unwrap().bytes, bytes, "{cpus} CPUs");
+        }
     }
 
     #[test]

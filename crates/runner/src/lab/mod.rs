@@ -5,6 +5,7 @@ mod emulator;
 mod error;
 mod guest;
 mod initramfs;
+mod kept;
 mod kernel;
 mod machine;
 mod pages;
@@ -141,25 +142,31 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
         Ok::<PathBuf, Error>(path)
     };
     let setup = write("setup", machine.setup.as_bytes())?;
-    let lab_setup = write("lab_setup", machine.lab_setup.as_bytes())?;
-    let script = folders.work.join("script");
-    fs::write(
-        &script,
-        guest_script(&options.command, options.before.as_deref()),
-    )
-    .at(&script, "can't be written")?;
+    let plugin = |name: &str, lab_setup: &str| {
+        Ok::<String, Error>(format!(
+            "{},setup={},out={},lab={}",
+            text(&plugin.path)?,
+            text(&setup)?,
+            text(&folders.own)?,
+            text(&write(name, lab_setup.as_bytes())?)?
+        ))
+    };
+    let stopping = machine.lab_setup.replace("stop_booted 0", "stop_booted 1");
+    let script = guest_script(&options.command, options.before.as_deref());
+    folders.tell("script", &script)?;
+    if shell {
+        folders.tell("shell", b"")?;
+    }
+    if let Some(share) = &folders.share {
+        folders.tell("share", text(share)?.as_bytes())?;
+    }
     let initramfs = folders.own.join("initramfs");
     initramfs::write(&parts, &initramfs)?;
     let guest = Guest {
         machine: &machine,
         parts: &parts,
-        plugin: format!(
-            "{},setup={},out={},lab={}",
-            text(&plugin.path)?,
-            text(&setup)?,
-            text(&folders.own)?,
-            text(&lab_setup)?
-        ),
+        plugin: plugin("lab_setup", &machine.lab_setup)?,
+        stopping_plugin: plugin("stopping_setup", &stopping)?,
         initramfs: &initramfs,
         folders: &folders,
         shell,
@@ -169,23 +176,15 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
             .unwrap_or_else(|| boot_limit(machine.cpus())),
         time_limit: options.time_limit,
     };
-    let ended = guest.run(print)?;
+    // A boot that is modelled is different in each run: caches and TLBs are not kept.
+    let kept = match options.modelled_from {
+        ModelledFrom::Boot => None,
+        _ => guest.kept_path()?,
+    };
+    let ended = guest.run(kept.as_deref(), print)?;
     let counts = match shell {
         true => None,
-        false => {
-            let path = folders.own.join("counts");
-            let text = fs::read_to_string(&path).map_err(|_| match options.modelled_from {
-                ModelledFrom::Marker => LabError::NoMarker,
-                _ => LabError::NoCounts,
-            })?;
-            let symbols = fs::read(folders.work.join("kallsyms")).unwrap_or_default();
-            let symbols = KernelSymbols::parse(&String::from_utf8_lossy(&symbols));
-            Some(LabCounts::parse(
-                &text,
-                machine.machine().nodes.len(),
-                &symbols,
-            )?)
-        }
+        false => Some(counted(options.modelled_from, &machine, &folders)?),
     };
     let events = |file: &str| fs::read_to_string(folders.work.join(file)).unwrap_or_default();
     let pages = LabPages::parse(&events(EVENTS_BEFORE), &events(EVENTS_AFTER));
@@ -198,6 +197,21 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
         assumed: machine.assumed.clone(),
         warnings: ended.warnings,
     })
+}
+
+/// What the model counted.
+fn counted(
+    from: ModelledFrom,
+    machine: &LabMachine,
+    folders: &Folders,
+) -> Result<LabCounts, LabError> {
+    let text = fs::read_to_string(folders.own.join("counts")).map_err(|_| match from {
+        ModelledFrom::Marker => LabError::NoMarker,
+        _ => LabError::NoCounts,
+    })?;
+    let symbols = fs::read(folders.work.join("kallsyms")).unwrap_or_default();
+    let symbols = KernelSymbols::parse(&String::from_utf8_lossy(&symbols));
+    LabCounts::parse(&text, machine.machine().nodes.len(), &symbols)
 }
 
 /// Processor time that a boot may take: Linux 6.12 with 16 CPUs took more than 210 s, 6.1 with four 17 s.
@@ -236,6 +250,12 @@ impl Folders {
         }
         Ok(folders)
     }
+
+    /// Writes a file for the guest's first process.
+    fn tell(&self, name: &str, content: &[u8]) -> Result<(), Error> {
+        let path = self.work.join(name);
+        fs::write(&path, content).at(&path, "can't be written")
+    }
 }
 
 /// A path as the emulator and the kernel's command line take it.
@@ -265,6 +285,10 @@ fn quoted(word: &OsStr) -> Vec<u8> {
 const EVENTS_BEFORE: &str = "vmstat-before";
 const EVENTS_AFTER: &str = "vmstat-after";
 
+/// A shell on the console. When a session's first process ends, the kernel throws away what the console has not shown yet:
+/// `stty` waits until it has shown all.
+const SHELL: &[u8] = b"/bin/sh -i; status=$?; stty sane; exit $status";
+
 /// What the guest runs: the command between two marks, with this process's variables and folder, behind a line of shell.
 fn guest_script(command: &[OsString], before: Option<&str>) -> Vec<u8> {
     let mut script = Vec::new();
@@ -284,7 +308,7 @@ fn guest_script(command: &[OsString], before: Option<&str>) -> Vec<u8> {
         line(&[b"cd ", &quoted(folder.as_os_str())]);
     }
     if command.is_empty() {
-        line(&[b"exec setsid -c /bin/sh -i"]);
+        line(&[b"exec setsid -c /bin/sh -c '", SHELL, b"'"]);
         return script;
     }
     let words: Vec<Vec<u8>> = command.iter().map(|word| quoted(word)).collect();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use super::model::{Emulator, PAGE_WALK_MAX};
+use super::model::{Emulator, HUGE_PAGE_BITS, PAGE_WALK_MAX, PageWalk};
 use crate::memory::Memory;
 use crate::qemu::{Id, LabInterface, MemoryInterface, SystemInterface};
 
@@ -31,13 +31,20 @@ impl Emulator for Qemu {
         count.saturating_mul(self.instruction_fs)
     }
 
-    fn page_walk(&self, address: u64, places: &mut [u64; PAGE_WALK_MAX]) -> usize {
+    fn page_walk(&self, address: u64) -> PageWalk {
         let mut entries = [std::ptr::null(); PAGE_WALK_MAX];
+        let mut page_bits = 0;
         // SAFETY: QEMU's function, in a callback of a CPU; it writes as many entries as a walk has at most.
-        let count = unsafe { (self.lab.page_walk)(address, entries.as_mut_ptr()) };
+        let count =
+            unsafe { (self.lab.page_walk)(address, entries.as_mut_ptr(), &raw mut page_bits) };
+        let mut walk = PageWalk {
+            huge: page_bits >= HUGE_PAGE_BITS,
+            ..PageWalk::default()
+        };
         let found = entries.iter().take(usize::try_from(count).unwrap_or(0));
         let found = found.filter_map(|entry| MEMORY.get()?.place(entry.addr() as u64));
-        let places = places.iter_mut().zip(found);
-        places.map(|(place, found)| *place = found).count()
+        let places = walk.places.iter_mut().zip(found);
+        walk.count = places.map(|(place, found)| *place = found).count();
+        walk
     }
 }

@@ -8,6 +8,7 @@
 //! Counts begin at the first begin mark, which is the command's beginning, and end at the first end mark. A later begin
 //! mark, made by the program, starts the counts again. The setup says how many begin marks come before anything is modelled.
 
+mod before;
 mod emulator;
 mod model;
 mod queues;
@@ -17,8 +18,8 @@ use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
 use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabSetup};
@@ -54,9 +55,6 @@ impl Code {
         Self(address & (Self::REPEATS - 1) | kernel | repeats)
     }
 }
-
-/// Begin marks that are still to come before time is modelled.
-static BEGIN_MARKS_LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// The state that callbacks change.
 struct Lab {
@@ -138,7 +136,7 @@ pub fn install(
         source,
     })?;
     let missing = |_| StartError::NoLab;
-    BEGIN_MARKS_LEFT.store(lab.begin_marks, Relaxed);
+    before::expect(&lab);
     let qemu = Qemu {
         id,
         system: SystemInterface::find().map_err(missing)?,
@@ -176,7 +174,7 @@ pub fn install(
     unsafe {
         *LAB.lab.get() = Some(state);
         if lab.begin_marks > 0 {
-            (interface.register_vcpu_tb_trans_cb)(id, translated_before);
+            (interface.register_vcpu_tb_trans_cb)(id, before::translated);
         } else {
             listen(id);
         }
@@ -194,49 +192,6 @@ unsafe fn listen(id: Id) {
     unsafe {
         (interface.register_vcpu_tb_trans_cb)(id, translated);
         (interface.register_atexit_cb)(id, exiting, std::ptr::null_mut());
-    }
-}
-
-/// A block is translated before anything is modelled: looks for begin marks alone.
-///
-/// # Safety
-/// QEMU calls it, as the ones below.
-unsafe extern "C" fn translated_before(_: Id, block: *mut Block) {
-    let Some(interface) = qemu::qemu() else {
-        return;
-    };
-    // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
-    unsafe {
-        for number in 0..(interface.tb_n_insns)(block) {
-            let instruction = (interface.tb_get_insn)(block, number);
-            if !instruction.is_null() && text(interface, instruction) == BEGIN_MARK {
-                at(interface, instruction, mark_before, std::ptr::null::<()>());
-            }
-        }
-    }
-}
-
-/// A begin mark before which nothing is modelled.
-///
-/// # Safety
-/// QEMU calls it.
-unsafe extern "C" fn mark_before(_: c_uint, _: *mut c_void) {
-    let before = BEGIN_MARKS_LEFT.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-    if let Some(qemu) = QEMU.get().filter(|_| before == Ok(1)) {
-        // SAFETY: QEMU's function, in a callback of a CPU.
-        unsafe { (qemu.system.reset)(qemu.id, begin_now) };
-    }
-}
-
-/// Begins to model once no CPU runs.
-///
-/// # Safety
-/// QEMU calls it.
-unsafe extern "C" fn begin_now(id: Id) {
-    // SAFETY: no CPU runs while a plugin is reset.
-    unsafe {
-        listen(id);
-        begin_mark(0, std::ptr::null_mut());
     }
 }
 

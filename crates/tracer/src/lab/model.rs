@@ -1,7 +1,8 @@
 //! The time of each reference, by the caches, TLBs and directory of the tracer, and the latencies and queues of the machine.
 //!
 //! A CPU waits for each of its misses before it goes on, also for those of fetches and stores. After a miss in all TLBs, it
-//! loads the page's entries from the guest's page tables, one after the other, through its data caches.
+//! loads the page's entries from the guest's page tables, one after the other, through its data caches. An entry of a TLB is for a
+//! page of either size.
 
 use nearpage_wire::lab::{LabCount, LabLine, LabSetup};
 use nearpage_wire::trace::Served;
@@ -14,6 +15,11 @@ use crate::thread::{PlacedRun, Run};
 
 /// Bits of a page's virtual number by which a TLB entry is known, besides the page of memory behind it.
 const TLB_NUMBER_BITS: u32 = 18;
+/// Tells a TLB's entries for huge pages from others. Below are 29 bits of the number of a page of memory.
+const TLB_HUGE: u64 = 1 << 47;
+
+/// Bytes of a huge page, in bits. The kernel's own of 1 GiB are taken for so many of these.
+pub const HUGE_PAGE_BITS: u32 = 21;
 
 /// Most levels of page tables.
 pub const PAGE_WALK_MAX: usize = 5;
@@ -23,9 +29,19 @@ pub trait Emulator {
     /// The running CPU's time in femtoseconds.
     fn now_fs(&self) -> u64;
 
-    /// Writes the places in the guest's memory of the page-table entries that a walk for an address loads, the root's first.
-    /// Returns their number.
-    fn page_walk(&self, address: u64, places: &mut [u64; PAGE_WALK_MAX]) -> usize;
+    /// The page-table entries that a walk for an address loads.
+    fn page_walk(&self, address: u64) -> PageWalk;
+}
+
+/// A walk through page tables.
+#[derive(Clone, Copy, Default)]
+pub struct PageWalk {
+    /// Places of entries in the guest's memory, the root's first.
+    pub places: [u64; PAGE_WALK_MAX],
+    /// How many there are.
+    pub count: usize,
+    /// It found a huge page.
+    pub huge: bool,
 }
 
 /// Misses from one node's CPUs to another's memory.
@@ -55,6 +71,8 @@ struct CpuHistory {
     block: (u64, u64),
     /// Instruction and address of the latest access: an access of the same instruction, 8 bytes further on, belongs to it.
     access: (u64, u64),
+    /// Were its data and its instructions in huge pages? There they are looked for first.
+    huge: [bool; 2],
     /// Stall time that is less than a count, carried over.
     remainder_fs: u64,
     /// Its running block, if that is the kernel's.
@@ -175,7 +193,7 @@ impl Model {
         let Some(cpu) = self.caches.cpu(number) else {
             return 0;
         };
-        let page = tlb_page(address, place);
+        let page = tlb_page(address, place, self.latest[number].huge[0]);
         let line = place >> self.line_shift;
         let hit = hits_data(cpu, line, store);
         let last = place + access.size_bytes - 1;
@@ -190,7 +208,7 @@ impl Model {
             walk: false,
             kernel: access.kernel,
         };
-        let mut stall = self.translate(number, page, address, reference, emulator);
+        let mut stall = self.translate(number, address, place, reference, emulator);
         if !hit {
             stall += self.miss(number, line, reference, emulator.now_fs() + stall);
         }
@@ -240,7 +258,7 @@ impl Model {
         let address = run.address();
         let in_page = address & ((1 << PAGE_BITS) - 1);
         let place = u64::from(placed.frame) << PAGE_BITS | in_page;
-        let page = tlb_page(address, place);
+        let page = tlb_page(address, place, self.latest[number].huge[1]);
         let here = cpu.fetch_tlb().quick(page);
         let first = place >> self.line_shift;
         let last = first + run.lines() - 1;
@@ -259,7 +277,7 @@ impl Model {
         let mut stall = if here {
             0
         } else {
-            self.translate(number, page, address, reference, emulator)
+            self.translate(number, address, place, reference, emulator)
         };
         for line in first..=last {
             let hit = self
@@ -279,8 +297,8 @@ impl Model {
     fn translate(
         &mut self,
         number: usize,
-        page: u64,
         address: u64,
+        place: u64,
         reference: Reference,
         emulator: &impl Emulator,
     ) -> u64 {
@@ -291,26 +309,36 @@ impl Model {
             true => cpu.fetch_tlb(),
             false => &cpu.tlb,
         };
-        if tlb.quick(page) {
-            return 0;
-        }
-        tlb.fill(page);
-        if let Some(second) = &cpu.tlb_second {
-            if second.quick(page) {
+        let second = cpu.tlb_second.as_ref();
+        let latest = &mut self.latest[number].huge[usize::from(reference.fetch)];
+        for huge in [false, true] {
+            let page = tlb_page(address, place, huge);
+            let first = tlb.quick(page);
+            if first || second.is_some_and(|second| second.quick(page)) {
+                *latest = huge;
+                if !first {
+                    tlb.fill(page);
+                }
                 return 0;
             }
+        }
+        let walk = emulator.page_walk(address);
+        *latest = walk.huge;
+        let page = tlb_page(address, place, walk.huge);
+        tlb.fill(page);
+        if let Some(second) = second {
             second.fill(page);
         }
         self.count(LabCount::TlbMisses, 1);
         self.count(LabCount::TlbFs, self.tlb_miss_fs);
-        self.tlb_miss_fs + self.page_walk(number, address, reference, emulator)
+        self.tlb_miss_fs + self.page_walk(number, &walk, reference, emulator)
     }
 
     /// Loads a page's entries from the page tables; returns the time of that.
     fn page_walk(
         &mut self,
         number: usize,
-        address: u64,
+        walk: &PageWalk,
         reference: Reference,
         emulator: &impl Emulator,
     ) -> u64 {
@@ -320,10 +348,8 @@ impl Model {
             walk: true,
             ..reference
         };
-        let mut places = [0; PAGE_WALK_MAX];
-        let count = emulator.page_walk(address, &mut places);
         let mut stall = 0;
-        for place in &places[..count] {
+        for place in walk.places.iter().take(walk.count) {
             let line = place >> self.line_shift;
             let cpu = self.caches.cpu(number);
             if !cpu.is_some_and(|cpu| hits_data(cpu, line, false)) {
@@ -446,10 +472,15 @@ fn hits_data(cpu: &Cpu, line: u64, store: bool) -> bool {
     }
 }
 
-/// The number by which TLBs know a page.
-fn tlb_page(address: u64, place: u64) -> u64 {
-    let number = address >> PAGE_BITS & ((1 << TLB_NUMBER_BITS) - 1);
-    (place >> PAGE_BITS) << TLB_NUMBER_BITS | number
+/// What TLBs know a page by.
+#[inline(always)]
+fn tlb_page(address: u64, place: u64, huge: bool) -> u64 {
+    let (bits, size) = match huge {
+        true => (HUGE_PAGE_BITS, TLB_HUGE),
+        false => (PAGE_BITS, 0),
+    };
+    let number = address >> bits & ((1 << TLB_NUMBER_BITS) - 1);
+    size | (place >> bits) << TLB_NUMBER_BITS | number
 }
 
 #[cfg(test)]

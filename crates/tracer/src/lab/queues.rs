@@ -233,7 +233,7 @@ mod tests {
         let setup = "nearpage lab setup 1\ninstruction_fs 1000000\nquantum_ns 1000\npause_ns 40\nhit_fs 0 0\n\
                      tlb_miss_fs 0\nlatency_fs 100 300 300 100\ncontroller_fs 10\ndirectory_fs 0\nlink_fs 30 40\n\
                      routes - 1 0 -\nmemory_bytes 4096 4096\nbegin_marks 0\n\
-                     warm_up_instructions 0\n";
+                     warm_up_instructions 0\nstop_booted 0\n";
         let mut queues = Queues::new(&LabSetup::parse(setup).unwrap());
         assert_eq!(queues.wait(0, 1, 0, 1), 0);
         // The controller is free again at 10, link 1 at 40.

@@ -17,6 +17,7 @@
 //! memory_bytes 536870912 …     of each node, in the order of the emulator's memory backends
 //! begin_marks 1                nothing takes longer than its instructions before so many begin marks
 //! warm_up_instructions 0       of all CPUs, from there on until they are counted
+//! stop_booted 0                1: the guest stops for good where it says that it has booted
 //! ```
 //!
 //! Each line comes once, in any order but for the first.
@@ -95,6 +96,8 @@ pub struct LabSetup<'a> {
     pub begin_marks: u64,
     /// Instructions of all CPUs from there on until they are counted.
     pub warm_up_instructions: u64,
+    /// The guest stops for good where it says that it has booted.
+    pub stop_booted: bool,
 }
 
 /// What is wrong with a lab's setup.
@@ -121,7 +124,7 @@ impl fmt::Display for LabSetupError<'_> {
 impl core::error::Error for LabSetupError<'_> {}
 
 /// Settings by their place in this list.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "instruction_fs",
     "quantum_ns",
     "pause_ns",
@@ -135,6 +138,7 @@ const NAMES: [&str; 13] = [
     "memory_bytes",
     "begin_marks",
     "warm_up_instructions",
+    "stop_booted",
 ];
 
 impl<'a> LabSetup<'a> {
@@ -183,6 +187,7 @@ impl<'a> LabSetup<'a> {
             memory_bytes: Numbers(get("memory_bytes")?),
             begin_marks: number("begin_marks")?,
             warm_up_instructions: number("warm_up_instructions")?,
+            stop_booted: number("stop_booted")? != 0,
         };
         setup.check()?;
         Ok(setup)
@@ -242,7 +247,8 @@ impl fmt::Display for LabSetup<'_> {
         writeln!(out, "routes {}", self.routes.0)?;
         writeln!(out, "memory_bytes {}", self.memory_bytes.0)?;
         writeln!(out, "begin_marks {}", self.begin_marks)?;
-        writeln!(out, "warm_up_instructions {}", self.warm_up_instructions)
+        writeln!(out, "warm_up_instructions {}", self.warm_up_instructions)?;
+        writeln!(out, "stop_booted {}", u8::from(self.stop_booted))
     }
 }
 

@@ -21,6 +21,7 @@ fn setup() -> LabSetup<'static> {
         memory_bytes: Numbers("1024 0"),
         begin_marks: 1,
         warm_up_instructions: 1000,
+        stop_booted: true,
     }
 }
 

@@ -20,7 +20,9 @@ pub use self::records::{
     CHILD_ENDED, ENDED_FILE, MARK_OPTION, PIPE_SIGNAL, Record, Reference, ReferenceKind,
     SIGNALS_FILE, Served,
 };
-pub use self::segments::{BEGIN_MARK, COUNT_AGAIN_MARK, END_MARK, LEAVE_OUT_MARK, Segment};
+pub use self::segments::{
+    BEGIN_MARK, BOOTED_MARK, COUNT_AGAIN_MARK, END_MARK, LEAVE_OUT_MARK, Segment,
+};
 
 /// A payload that no writer made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -92,6 +92,8 @@ pub const END_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM2";
 pub const LEAVE_OUT_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM3";
 /// The end of such a stretch.
 pub const COUNT_AGAIN_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM4";
+/// An instruction that does nothing, by which a guest of the lab says that it has booted, and needs nothing of the host yet.
+pub const BOOTED_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM5";
 
 #[cfg(test)]
 mod tests {
