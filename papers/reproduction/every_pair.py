@@ -168,18 +168,18 @@ def section(path, drawing):
 WHY = """
 ### What is behind, and why (2026-11-25)
 
-What plans may say and are judged by came in steps, each with its figures: [the rest](../benches/results/2026-11-23-rest.md), [inputs of another size](../benches/results/2026-11-23-plans-of-another-size.md),
-[phases](../benches/results/2026-11-23-phases.md), [the heap's pages](../benches/results/2026-11-24-heap.md), [longer runs and what a move costs](../benches/results/2026-11-24-longer.md), [plans that leave a program to `auto`](../benches/results/2026-11-24-looked-after.md). Of 293 pairs 36 had been behind on 2026-11-22, 13 of them behind first touch.
+What plans may say and are judged by came in steps, each with its figures: [the rest](../benches/results/2026-11-23-unmatched-memory.md), [inputs of another size](../benches/results/2026-11-23-plans-of-another-size.md),
+[phases](../benches/results/2026-11-23-phases.md), [the heap's pages](../benches/results/2026-11-24-shared-heap-pages.md), [longer runs and what a move costs](../benches/results/2026-11-24-runtime-scale.md), [plans that leave a program to `auto`](../benches/results/2026-11-24-online-migration.md). Of 293 pairs 36 had been behind on 2026-11-22, 13 of them behind first touch.
 Threads meet at other moments in every tracing, and what is near 1 % falls to either side.
 
 Offline:
 
-- *Pages that move as the program goes on.* `ammp` on `altix-4`, `is` on `now-8`, `sor`, `lu_blocks` and, by 1.0 %, `ocean` on `opteron-4`: an online policy wins. Plans may leave a program to online `auto` since ([figures](../benches/results/2026-11-24-looked-after.md)), which settled five of seventeen (`ocean` on `opteron-4`, `ep` on
+- *Pages that move as the program goes on.* `ammp` on `altix-4`, `is` on `now-8`, `sor`, `lu_blocks` and, by 1.0 %, `ocean` on `opteron-4`: an online policy wins. Plans may leave a program to online `auto` since ([figures](../benches/results/2026-11-24-online-migration.md)), which settled five of seventeen (`ocean` on `opteron-4`, `ep` on
   `smile-4`, `faces` on `altix-4`, `ammp` and `quake` on `intel32`, most of them by far) and half of `ammp` on `altix-4`. In `is` it is the counts, which all threads read when the keys are put in their places at the end, a phase within one parallel region: copies of them pay, and `auto` does not risk
   them. `sor` (180 rows for 120) and `lu_blocks` (two sizes of period) have runs of pages that fit the first input; what looks after them has to pay for each page's move in runs of 10 and 29 ms, and gains more from first touch (7 % in `sor`), where with the first input it gains less.
 - *Pages whose place depends on the input.* `mg` on `carrefour-b` and `now-8`, `is` and `ammp` on `flash-8-contended`, `ammp` on `carrefour-b`: the second input has more steps of the same size, and runs of pages fit it as they fit the first. With an
   input of another size they would not, which nothing in one recording tells apart: without the rule that they have to, `quake` is 2 to 3 % behind in place of `mg`. Two recordings of different size would tell. What a run's first allocations
-  are as large as would settle `ammp` alone ([tried](../benches/results/2026-11-24-looked-after.md)): all rows of `mg` are smaller than any allocation that is looked at, and the other two are not placed so even where the input is known to be the same.
+  are as large as would settle `ammp` alone ([tried](../benches/results/2026-11-24-online-migration.md)): all rows of `mg` are smaller than any allocation that is looked at, and the other two are not placed so even where the input is known to be the same.
 - *What the second input does not have.* `bt` on `flash-8` and `flash-8-contended`: an array near the thread that uses it most saves 1.8 and 2.3 %, as that thread is the last at barriers; with the second input it is another (threads together wait no less for memory by it; nor do they where `radix` and `quake` on `amd48` gain 4 to 6 %, with either input). `amr` on `now-8`: refinement is elsewhere. What looks after them sees no gain in moving
   what is there for the price of moves there.
 - Where nodes have several CPUs, a plan may have the threads elsewhere: packed on few nodes, or spread. What they would miss there is in no recording, so the program is recorded in both ways, and that plan is taken which takes least time on its own recording, another than
@@ -200,6 +200,6 @@ of it ("even with very infrequent writes, e.g., one in 1000 accesses, the collap
 seconds of them, and here twenty times the run.
 
 Changed after first results: `opteron-4` had no bandwidth, so that plans were made for the one that nearpage assumes then, and judged without any (`cg` lost 10 %); it now has that of the first Opterons. Bandwidths of `altix-4`, `amd48`, `intel32` and of memory on `smile-4`, and links of `opteron-4` and `epyc-8`, came on 2026-11-27, after these results, which have no limit there. Moves on `altix-4`, `opteron-4`, `intel32`, `epyc-8` and `xeon-2` took 350 µs
-until 2026-11-24, which no paper says of them ([why](../benches/results/2026-11-24-longer.md)). Online `auto` looked at the load every millisecond until 2026-11-25, every quarter of one since (`check_ns`; what a look takes is not simulated): in the mean of the 300 pairs it takes 94.8 % of first
-touch's time for 95.1, none is behind first touch with either, and `fft` on `smile-4` is no longer far behind (it was by 59 %), `mg` on `altix-4` further (15 % for 8) ([other values](../benches/results/2026-11-24-looked-after.md)).
+until 2026-11-24, which no paper says of them ([why](../benches/results/2026-11-24-runtime-scale.md)). Online `auto` looked at the load every millisecond until 2026-11-25, every quarter of one since (`check_ns`; what a look takes is not simulated): in the mean of the 300 pairs it takes 94.8 % of first
+touch's time for 95.1, none is behind first touch with either, and `fft` on `smile-4` is no longer far behind (it was by 59 %), `mg` on `altix-4` further (15 % for 8) ([other values](../benches/results/2026-11-24-online-migration.md)).
 """
