@@ -99,11 +99,7 @@ fn a_guest_that_cannot_boot_says_so() {
         let kernel = kernel.to_string_lossy();
         fails(&["--kernel", &kernel], 1, "no Linux kernel for x86-64");
     }
-    fails(
-        &["--kernel", "/no/such/vmlinuz-1"],
-        1,
-        "no such file",
-    );
+    fails(&["--kernel", "/no/such/vmlinuz-1"], 1, "no such file");
     fails(&["--memory", "1000G"], 2, "MiB that this machine has free");
 }
 

@@ -147,6 +147,51 @@ impl Attribution {
     }
 }
 
+impl Attribution {
+    /// The samples that a resample ([`Self::resampled`]) has not, which stand for all accesses as its own do.
+    pub fn other_half(&self, half: &Attribution) -> Attribution {
+        let mut other = self.clone();
+        for (group, drawn) in other.objects.iter_mut().zip(&half.objects) {
+            let of_half = &drawn.affinity;
+            let affinity = &mut group.affinity;
+            leave_out(&mut affinity.cells, &of_half.cells);
+            leave_out(&mut affinity.initialisation, &of_half.initialisation);
+            let mut drawn = drawn.uses.iter().peekable();
+            group.uses.retain_mut(|one| {
+                let is_same =
+                    |it: &&InstanceUse| (it.object, it.thread) == (one.object, one.thread);
+                let taken = drawn.next_if(is_same);
+                one.samples -= taken.map_or(0.0, |taken| taken.samples);
+                one.accesses = 2.0 * one.accesses - taken.map_or(0.0, |taken| taken.accesses);
+                one.cost_ns = 2.0 * one.cost_ns - taken.map_or(0.0, |taken| taken.cost_ns);
+                one.samples > 0.0
+            });
+        }
+        other
+    }
+}
+
+/// Leaves the samples of cells that are not among those drawn, which are in the same order.
+fn leave_out(cells: &mut Vec<Cell>, drawn: &[Cell]) {
+    let mut drawn = drawn.iter().peekable();
+    cells.retain_mut(|cell| {
+        let is_same = |it: &&Cell| (it.page, it.thread) == (cell.page, cell.thread);
+        let taken = drawn.next_if(is_same).copied();
+        let taken = taken.unwrap_or(Cell {
+            loads: 0.0,
+            stores: 0.0,
+            cost_ns: 0.0,
+            samples: 0.0,
+            ..*cell
+        });
+        cell.samples -= taken.samples;
+        cell.loads = 2.0 * cell.loads - taken.loads;
+        cell.stores = 2.0 * cell.stores - taken.stores;
+        cell.cost_ns = 2.0 * cell.cost_ns - taken.cost_ns;
+        cell.samples > 0.0
+    });
+}
+
 /// Resamples that figures are measured in, where there are few cells and where there are many.
 const MEASURED_MOST: usize = 99;
 const MEASURED_LEAST: usize = 19;
@@ -189,4 +234,40 @@ fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, random: &mut Random) 
 fn half(samples: f64, random: &mut Random) -> Option<(f64, f64)> {
     let left = random.half_of(samples.round() as u64) as f64;
     (left > 0.0).then(|| (left, left / samples / RESAMPLE_SHARE))
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_recording::ThreadIndex;
+
+    use super::*;
+
+    #[test]
+    fn both_halves_have_all_samples_and_each_stands_for_all_accesses() {
+        let cell = |page: u32| Cell {
+            page,
+            thread: ThreadIndex(page % 3),
+            loads: 40.0,
+            stores: 8.0,
+            cost_ns: 100.0,
+            samples: 4.0,
+        };
+        let cells: Vec<Cell> = (0..500).map(cell).collect();
+        let half = drawn(&cells, &mut Random(7));
+        let mut rest = cells.clone();
+        leave_out(&mut rest, &half);
+        let sum = |cells: &[Cell], of: fn(&Cell) -> f32| cells.iter().map(of).sum::<f32>();
+        let samples = |cells: &[Cell]| sum(cells, |cell| cell.samples);
+        assert_eq!(samples(&half) + samples(&rest), samples(&cells));
+        assert!(half.len() < cells.len() && rest.len() < cells.len());
+        let of_all =
+            |of: fn(&Cell) -> f32| (sum(&half, of) + sum(&rest, of)) / 2.0 / sum(&cells, of);
+        for share in [
+            of_all(|cell| cell.loads),
+            of_all(|cell| cell.stores),
+            of_all(|cell| cell.cost_ns),
+        ] {
+            assert!((share - 1.0).abs() < 1e-4, "{share}");
+        }
+    }
 }

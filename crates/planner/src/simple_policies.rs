@@ -71,17 +71,14 @@ fn change_with_other_samples(
         ..*parameters
     };
     let found = input.attribution.resampled(|half: &Attribution| {
-        let half = Input {
-            attribution: half,
+        let rest = input.attribution.other_half(half);
+        let of = |attribution| Input {
+            attribution,
             ..input.clone()
         };
-        let other = decide(policy, &half, &of_half);
-        let [of_half, of_all] =
-            [&half, input].map(|input| time_ns(&[&other, plan], input, parameters));
-        let (of_half, of_all) = (of_half?, of_all?);
-        // A time of all is the mean of the times of both halves, each of which stands for all.
-        let unseen_ns = |at: usize| 2.0 * of_all[at] - of_half[at];
-        Some(unseen_ns(0) / unseen_ns(1).max(1.0) - 1.0)
+        let other = decide(policy, &of(half), &of_half);
+        let times_ns = time_ns(&[&other, plan], &of(&rest), parameters)?;
+        Some(times_ns[0] / times_ns[1].max(1.0) - 1.0)
     });
     let mut changes: Vec<f64> = found.into_iter().flatten().collect();
     changes.sort_by(f64::total_cmp);
@@ -135,10 +132,20 @@ mod tests {
         let notes = notes(1.0);
         let note = notes.iter().find(|note| note.contains("--policy"));
         let note = note.unwrap_or_else(|| panic!("{notes:?}"));
+        let (seen, unseen) = note.split_once(" quicker, ").unwrap();
         assert!(
-            note.contains("with samples that it was not made from"),
+            unseen.contains("with samples that it was not made from"),
             "{note}"
         );
-        assert!(!note.contains("`auto` keeps"), "{note}");
+        // To spread pages by chance relieves memory and links, whoever uses them.
+        let percent = |words: &str| {
+            let number = words.split(' ').filter_map(|word| word.parse::<f64>().ok());
+            number.last().unwrap_or(0.0)
+        };
+        let is_quicker = unseen.contains("quicker with");
+        assert!(
+            !is_quicker || percent(unseen) < percent(seen) / 2.0,
+            "{note}"
+        );
     }
 }

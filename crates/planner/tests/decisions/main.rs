@@ -230,8 +230,14 @@ fn object(site: u32, thread: u32, order: u32, size_bytes: u64) -> Object {
     }
 }
 
+/// A machine of which no bandwidth is known.
 fn opteron() -> Machine {
-    preset("opteron-4").expect("preset")
+    Machine {
+        memory: nearpage_machine::Memory::default(),
+        links: Vec::new(),
+        routes: Vec::new(),
+        ..preset("opteron-4").expect("preset")
+    }
 }
 
 fn one_node() -> Machine {
