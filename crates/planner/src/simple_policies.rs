@@ -139,8 +139,11 @@ mod tests {
         );
         // To spread pages by chance relieves memory and links, whoever uses them.
         let percent = |words: &str| {
-            let number = words.split(' ').filter_map(|word| word.parse::<f64>().ok());
-            number.last().unwrap_or(0.0)
+            let mut numbers = words
+                .split(' ')
+                .rev()
+                .filter_map(|word| word.parse::<f64>().ok());
+            numbers.next().unwrap_or(0.0)
         };
         let is_quicker = unseen.contains("quicker with");
         assert!(

@@ -391,12 +391,9 @@ impl<'a> Points<'a> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use nearpage_machine::CpuId;
-    use nearpage_recording::{Access, Resolution, SampleCounts, Thread};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::timeline::Timeline;
 
     pub fn point(line: u32, tick: u32, thread: u16, tags: u16, cost_ns: f32) -> Point {
         Point {
@@ -425,62 +422,6 @@ pub(crate) mod tests {
             threads: threads.min(THREADS_MAX),
             functions: 3,
         }
-    }
-
-    /// A thread for every step is one thread, as in reports: each had a colour, and only the first was drawn where threads ran.
-    #[test]
-    fn threads_that_are_created_anew_have_one_colour() {
-        let thread = |order: u32, team: &str, team_index| Thread {
-            pid: 7,
-            tid: 7 + order,
-            name: String::new(),
-            born_ns: 0,
-            died_ns: u64::MAX,
-            order,
-            start: None,
-            start_function: String::new(),
-            team_index,
-            team: team.to_owned(),
-            cpus: Vec::new(),
-            counts: SampleCounts::default(),
-        };
-        let tables = Tables {
-            threads: vec![
-                thread(0, "main", 0),
-                thread(1, "step", 0),
-                thread(2, "step", 1),
-                thread(3, "step", 0),
-                thread(4, "step", 1),
-            ],
-            ..Tables::default()
-        };
-        let space = Space::new(&tables, 4096);
-        let machine = nearpage_machine::preset("opteron-4").unwrap();
-        let scale = Scale::new(&space, &tables, &machine, 1, (0, 1000));
-        assert_eq!(
-            (scale.threads, &scale.thread_slots[..]),
-            (3, &[0, 1, 2, 1, 2][..])
-        );
-        let mut timeline = Timeline::new(&scale, &(0..scale.ticks), 2);
-        let mut batch = AccessBatch::default();
-        for (time_ns, thread, cpu) in [(10, 1, 3), (900, 3, 5)] {
-            batch.push(Access {
-                time_ns,
-                thread: ThreadIndex(thread),
-                cpu: CpuId(cpu),
-                address: 0,
-                instruction: 0,
-                kind: AccessKind::Load,
-                level: Level::Unknown,
-                resolution: Resolution::Exact,
-                skid_bytes: 0,
-                weight: 1.0,
-                cost_ns: 1.0,
-                page_node: None,
-            });
-        }
-        timeline.add(&scale, &batch, &[]);
-        assert_eq!(timeline.form().cpus[1], [3, 5]);
     }
 
     #[test]

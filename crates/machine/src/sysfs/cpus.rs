@@ -167,7 +167,7 @@ fn cache_of(
 fn ways(tree: &Tree, folder: &str, size_bytes: u64, line_bytes: u32) -> Result<u32, Error> {
     let ways = tree.number::<u32>(&format!("{folder}/ways_of_associativity"))?;
     let ways = ways.unwrap_or(0);
-    let is_part = |ways: u64| ways != 0 && size_bytes % ways == 0;
+    let is_part = |ways: u64| ways != 0 && size_bytes.is_multiple_of(ways);
     let of_ways = |ways: u64| u64::from(line_bytes).saturating_mul(ways);
     if ways == 0 || is_part(of_ways(ways.into())) {
         return Ok(ways);
