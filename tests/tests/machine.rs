@@ -140,11 +140,11 @@ fn presets_are_listed_with_what_is_assumed() {
     }
     let line = |name: &str| text.lines().find(|line| line.starts_with(name));
     assert!(
-        line("amd48").is_some_and(|line| line.contains("14.4    6.4-12.8")),
+        line("amd48").is_some_and(|line| line.contains("14.4   6.4-12.8")),
         "{text}"
     );
     assert!(
-        line("flash-8 ").is_some_and(|line| line.contains("no limit    no limit")),
+        line("flash-8 ").is_some_and(|line| line.contains("no limit   no limit")),
         "{text}"
     );
     assert!(

@@ -1,6 +1,5 @@
 //! `nearpage machine list`: the presets.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use nearpage_machine::{Fault, Machine, PRESET_NAMES, preset, wrap};
@@ -59,6 +58,9 @@ impl TryFrom<Machine> for Listed {
     }
 }
 
+/// Columns of a terminal from which on the table is whole.
+const WHOLE_TABLE: usize = 72;
+
 /// In GB/s; a range where the two differ.
 fn gigabytes(limits: Option<[f64; 2]>) -> String {
     let one = |bytes_per_s: f64| match bytes_per_s < 1e9 {
@@ -90,25 +92,36 @@ pub fn main(json: bool) -> anyhow::Result<ExitCode> {
         .map(|machine| machine.name.len())
         .max()
         .unwrap_or(0);
-    let mut text = format!(
-        "{:<width$}  year  nodes  CPUs  far/near  memory GB/s  links GB/s\n",
-        "name"
-    );
+    // Where there is no room for all, what is known of the name anyway gives way.
+    let is_narrow = terminal::width() < WHOLE_TABLE;
+    let line = |[name, year, nodes, cpus, far_to_near, memory, links]: [&str; 7]| {
+        let kind = match is_narrow {
+            true => format!("{nodes:>5}"),
+            false => format!("{year:>4}  {nodes:>5}  {cpus:>4}"),
+        };
+        format!("{name:<width$}  {kind}  {far_to_near:>8}  {memory:>8}  {links:>9}\n")
+    };
+    let titles = [
+        "name", "year", "nodes", "CPUs", "far/near", "memory", "links",
+    ];
+    let mut text = line(titles);
     for machine in &machines {
-        let year = machine
-            .year
-            .map_or_else(|| "-".to_owned(), |year| year.to_string());
-        let _ = writeln!(
-            text,
-            "{:<width$}  {year:>4}  {:>5}  {:>4}  {:>8.2}  {:>11}  {:>10}",
-            machine.name,
-            machine.nodes,
-            machine.cpus,
-            machine.far_to_near,
-            gigabytes(machine.node_bandwidth_bytes_per_s.map(|limit| [limit; 2])),
-            gigabytes(machine.link_bandwidth_bytes_per_s),
-        );
+        let year = machine.year.map(|year| year.to_string());
+        text += &line([
+            &machine.name,
+            year.as_deref().unwrap_or("-"),
+            &machine.nodes.to_string(),
+            &machine.cpus.to_string(),
+            &format!("{:.2}", machine.far_to_near),
+            &gigabytes(machine.node_bandwidth_bytes_per_s.map(|limit| [limit; 2])),
+            &gigabytes(machine.link_bandwidth_bytes_per_s),
+        ]);
     }
+    wrap(
+        &mut text,
+        "memory: of a node, links: each way, both in GB/s",
+        terminal::width(),
+    );
     text.push('\n');
     for machine in &machines {
         for note in &machine.notes {
