@@ -193,8 +193,9 @@ mod tests {
 
     /// A place in a paper, a document's name or number, a program's output, or that it is assumed.
     fn names_a_source(comment: &str) -> bool {
-        const SOURCES: [&str; 19] = [
-            "ASSUM",
+        const SOURCES: [&str; 20] = [
+            "ASSUMED",
+            "ASSUMPTION",
             "ection",
             "Table",
             "Figure",
