@@ -17,11 +17,8 @@ pub fn demangle(name: &str) -> String {
         return name.to_owned();
     }
     let demangled = addr2line::demangle_auto(name.into(), None);
-    match demangled == name {
-        true => qualified_name(name),
-        false => None,
-    }
-    .unwrap_or_else(|| demangled.into_owned())
+    let named = (demangled == name).then(|| qualified_name(name)).flatten();
+    named.unwrap_or_else(|| demangled.into_owned())
 }
 
 /// What the demangler does not know (the standard library's `__enable_if` in what a template returns, for one) by the names that its

@@ -74,10 +74,7 @@ pub(crate) fn tested(
         return vec![None; groups.len()];
     }
     let context = Context::new(input);
-    let of_resample = Parameters {
-        page_samples_min: RESAMPLE_SHARE * parameters.page_samples_min,
-        ..*parameters
-    };
+    let of_resample = parameters.of_resample();
     let is_wanted = |group: &ObjectGroup| {
         worth_deciding(&context, group, parameters) && subject(context.tables, group).is_some()
     };

@@ -1,5 +1,7 @@
 //! What a placement does to accesses: counted access by access, without contention.
 
+use std::cell::LazyCell;
+
 use nearpage_attribution::ObjectGroup;
 use nearpage_recording::ThreadIndex;
 
@@ -119,7 +121,7 @@ pub(crate) fn add_initialisation<C: Count>(
     counts: &mut C,
 ) {
     let unit = group.affinity.page_bytes;
-    let touches = FirstTouches::of(context, group);
+    let touches = LazyCell::new(|| FirstTouches::of(context, group));
     for cell in &group.affinity.initialisation {
         let holder = match layout {
             Some(layout) => layout.holder(u64::from(cell.page) * unit + unit / 2),

@@ -1,5 +1,7 @@
 //! What is asked of decisions, and their thresholds.
 
+use nearpage_attribution::RESAMPLE_SHARE;
+
 use crate::model_error::ModelErrors;
 
 /// How decisions are made.
@@ -92,6 +94,16 @@ pub struct Parameters {
     pub errors: ModelErrors,
     /// `auto` weighs the recorded input alone, not what its placements would come to with an input of another size.
     pub same_input: bool,
+}
+
+impl Parameters {
+    /// The same for a resample, which has a share of the samples: as many are enough.
+    pub(crate) fn of_resample(&self) -> Self {
+        Self {
+            page_samples_min: RESAMPLE_SHARE * self.page_samples_min,
+            ..*self
+        }
+    }
 }
 
 impl Default for Parameters {

@@ -7,7 +7,7 @@
 //! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
 
 use nearpage_amount::percent;
-use nearpage_attribution::{Attribution, RESAMPLE_SHARE};
+use nearpage_attribution::Attribution;
 use nearpage_plan::Plan;
 
 use crate::auto::Model;
@@ -21,15 +21,14 @@ const QUICKER: f64 = 0.005;
 /// Why a plan of `auto`, made from samples, is not that of the simple policy that seems quickest; none where none seems
 /// quicker.
 pub(crate) fn note(plan: &Plan, input: &Input, parameters: &Parameters) -> Option<String> {
-    let planned_ns = time_ns(&[plan], input, parameters)?[0];
+    let model = Model::new(input, parameters)?;
     let simple = Policy::ALL.into_iter().filter(|&one| one != Policy::Auto);
-    let seems = simple.filter_map(|policy| {
+    let seems = simple.map(|policy| {
         let other = decide(policy, input, parameters);
-        let change = time_ns(&[&other], input, parameters)?[0] / planned_ns.max(1.0) - 1.0;
-        Some((policy, change))
+        (policy, change(&model, &other, plan))
     });
-    let (policy, change) = seems.min_by(|a, b| a.1.total_cmp(&b.1))?;
-    if change >= -QUICKER {
+    let (policy, seen) = seems.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    if seen >= -QUICKER {
         return None;
     }
     let unseen = change_with_other_samples(policy, plan, input, parameters)?;
@@ -48,15 +47,15 @@ pub(crate) fn note(plan: &Plan, input: &Input, parameters: &Parameters) -> Optio
     Some(format!(
         "the plan of --policy {} is predicted {} quicker, {why}",
         policy.as_str(),
-        percent(-change)
+        percent(-seen)
     ))
 }
 
-/// The time under each of some plans, of runs that plans are for.
-fn time_ns(plans: &[&Plan], input: &Input, parameters: &Parameters) -> Option<Vec<f64>> {
-    let model = Model::new(input, parameters)?;
-    let of = |plan: &&Plan| model.expected_times(plan).0[1].planned_ns;
-    Some(plans.iter().map(of).collect())
+/// By how much of the time under `plan` another differs from it, in runs that plans are for.
+fn change(model: &Model, other: &Plan, plan: &Plan) -> f64 {
+    let [other_ns, planned_ns] =
+        [other, plan].map(|plan| model.expected_times(plan).0[1].planned_ns);
+    other_ns / planned_ns.max(1.0) - 1.0
 }
 
 /// By how much of the time under `plan` a policy's plans of half of the samples differ from it with the other half: the median.
@@ -66,10 +65,7 @@ fn change_with_other_samples(
     input: &Input,
     parameters: &Parameters,
 ) -> Option<f64> {
-    let of_half = Parameters {
-        page_samples_min: RESAMPLE_SHARE * parameters.page_samples_min,
-        ..*parameters
-    };
+    let of_half = parameters.of_resample();
     let found = input.attribution.resampled(|half: &Attribution| {
         let rest = input.attribution.other_half(half);
         let of = |attribution| Input {
@@ -77,8 +73,8 @@ fn change_with_other_samples(
             ..input.clone()
         };
         let other = decide(policy, &of(half), &of_half);
-        let times_ns = time_ns(&[&other, plan], &of(&rest), parameters)?;
-        Some(times_ns[0] / times_ns[1].max(1.0) - 1.0)
+        let model = Model::new(&of(&rest), parameters)?;
+        Some(change(&model, &other, plan))
     });
     let mut changes: Vec<f64> = found.into_iter().flatten().collect();
     changes.sort_by(f64::total_cmp);

@@ -391,9 +391,47 @@ impl<'a> Points<'a> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use nearpage_machine::CpuId;
+    use nearpage_recording::{Access, Resolution, SampleCounts, Thread};
     use proptest::prelude::*;
 
     use super::*;
+
+    /// A thread by its place in a team.
+    pub fn thread(order: u32, team: &str, team_index: u32) -> Thread {
+        Thread {
+            pid: 1,
+            tid: order,
+            name: String::new(),
+            born_ns: 0,
+            died_ns: u64::MAX,
+            order,
+            start: None,
+            start_function: String::new(),
+            team_index,
+            team: team.to_owned(),
+            cpus: Vec::new(),
+            counts: SampleCounts::default(),
+        }
+    }
+
+    /// A load of the first thread.
+    pub fn access() -> Access {
+        Access {
+            time_ns: 0,
+            thread: ThreadIndex(0),
+            cpu: CpuId(0),
+            address: 0,
+            instruction: 0,
+            kind: AccessKind::Load,
+            level: Level::Unknown,
+            resolution: Resolution::Exact,
+            skid_bytes: 0,
+            weight: 1.0,
+            cost_ns: 1.0,
+            page_node: None,
+        }
+    }
 
     pub fn point(line: u32, tick: u32, thread: u16, tags: u16, cost_ns: f32) -> Point {
         Point {

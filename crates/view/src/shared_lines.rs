@@ -265,27 +265,20 @@ pub(crate) fn shared_lines(
 
 #[cfg(test)]
 mod tests {
-    use nearpage_machine::CpuId;
-    use nearpage_recording::{Access, Level, ThreadIndex};
+    use nearpage_recording::{Access, ThreadIndex};
 
     use super::*;
+    use crate::point::tests::access;
 
     fn batch(accesses: &[(u32, u64, AccessKind)]) -> AccessBatch {
         let mut batch = AccessBatch::default();
         for &(thread, address, kind) in accesses {
             batch.push(Access {
-                time_ns: 0,
                 thread: ThreadIndex(thread),
-                cpu: CpuId(0),
                 address,
-                instruction: 0,
                 kind,
-                level: Level::Unknown,
-                resolution: Resolution::Exact,
-                skid_bytes: 0,
-                weight: 1.0,
                 cost_ns: 10.0,
-                page_node: None,
+                ..access()
             });
         }
         batch

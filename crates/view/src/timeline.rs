@@ -234,12 +234,11 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use nearpage_machine::CpuId;
-    use nearpage_recording::{
-        Access, AccessKind, Level, Resolution, SampleCounts, Tables, Thread, ThreadIndex,
-    };
+    use nearpage_recording::{Access, Tables, ThreadIndex};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::point::tests::{access, thread};
     use crate::space::Space;
 
     proptest! {
@@ -303,20 +302,6 @@ mod tests {
     /// A thread for every step is one thread, as in reports: each had a colour, and only the first was drawn where threads ran.
     #[test]
     fn threads_that_are_created_anew_have_one_colour() {
-        let thread = |order: u32, team: &str, team_index| Thread {
-            pid: 7,
-            tid: 7 + order,
-            name: String::new(),
-            born_ns: 0,
-            died_ns: u64::MAX,
-            order,
-            start: None,
-            start_function: String::new(),
-            team_index,
-            team: team.to_owned(),
-            cpus: Vec::new(),
-            counts: SampleCounts::default(),
-        };
         let tables = Tables {
             threads: vec![
                 thread(0, "main", 0),
@@ -336,20 +321,12 @@ mod tests {
         );
         let mut timeline = Timeline::new(&scale, &(0..scale.ticks), 2);
         let mut batch = AccessBatch::default();
-        for (time_ns, thread, cpu) in [(10, 1, 3), (900, 3, 5)] {
+        for (time_ns, index, cpu) in [(10, 1, 3), (900, 3, 5)] {
             batch.push(Access {
                 time_ns,
-                thread: ThreadIndex(thread),
+                thread: ThreadIndex(index),
                 cpu: CpuId(cpu),
-                address: 0,
-                instruction: 0,
-                kind: AccessKind::Load,
-                level: Level::Unknown,
-                resolution: Resolution::Exact,
-                skid_bytes: 0,
-                weight: 1.0,
-                cost_ns: 1.0,
-                page_node: None,
+                ..access()
             });
         }
         timeline.add(&scale, &batch, &[]);

@@ -1,15 +1,15 @@
 use std::fs;
 use std::time::UNIX_EPOCH;
 
-use nearpage_machine::{CpuId, preset};
+use nearpage_machine::preset;
 use nearpage_recording::{
-    Access, AccessKind, Level, Metadata, Object, ObjectKind, Resolution, SampleCounts, Source,
-    Status, Tables, Thread, ThreadIndex,
+    Access, Metadata, Object, ObjectKind, Source, Status, Tables, ThreadIndex,
 };
 
 use super::*;
 use crate::picture::{Frame, Picture};
 use crate::point::ColourBy;
+use crate::point::tests::{access, thread};
 
 const ROWS: u64 = 1 << 18;
 const CHUNKS: u64 = 6;
@@ -23,20 +23,7 @@ fn address(number: u64) -> u64 {
 }
 
 fn write(folder: &Path) {
-    let thread = |order: u32| Thread {
-        pid: 1,
-        tid: order,
-        name: String::new(),
-        born_ns: 0,
-        died_ns: u64::MAX,
-        order,
-        start: None,
-        start_function: String::new(),
-        team_index: order,
-        team: "main".to_owned(),
-        cpus: vec![],
-        counts: SampleCounts::default(),
-    };
+    let thread = |order| thread(order, "main", order);
     let tables = Tables {
         objects: vec![Object {
             kind: ObjectKind::Heap,
@@ -71,16 +58,8 @@ fn write(folder: &Path) {
                 batch.push(Access {
                     time_ns: 1 + number * 1000,
                     thread: ThreadIndex((number % 2) as u32),
-                    cpu: CpuId(0),
                     address: address(number),
-                    instruction: 0,
-                    kind: AccessKind::Load,
-                    level: Level::Unknown,
-                    resolution: Resolution::Exact,
-                    skid_bytes: 0,
-                    weight: 1.0,
-                    cost_ns: 1.0,
-                    page_node: None,
+                    ..access()
                 });
             }
             writer.accesses(&batch)
