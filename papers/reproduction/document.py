@@ -56,13 +56,14 @@ def link(path):
 
 
 def measured(names, line):
-    """Of the newest file with such lines, the last line of each name: the file, and by name what the line has."""
+    """Of the newest file of benches/results with such lines, the last line of each name: the file, and by name what the line has.
+    One is kept of each kind, so that none has been renamed."""
     for path in sorted(glob.glob(os.path.join(RESULTS, names)), reverse=True):
         with open(path) as file:
             found = {name: values for name, *values in re.findall(line, file.read(), re.MULTILINE)}
         if found:
             return path, found
-    return None, {}
+    raise LookupError(f"no file {names} in {RESULTS} has a line as {line!r}")
 
 
 def joined(heading, parts):
