@@ -123,14 +123,21 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
         let work = || {
             // A worker's runs are in order, so its cursor moves forwards.
             let mut cursor = Cursor::new(self.context.lifetimes);
+            let mut part = Part::new(&self.context);
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let Some(run) = runs.get(number) else { break };
-                let mut part = read(&self.context, self.input, &mut cursor, run.clone());
+                let done = read(
+                    &self.context,
+                    self.input,
+                    &mut cursor,
+                    run.clone(),
+                    &mut part,
+                );
                 // All that comes before it may not have been read yet.
-                part.iter_mut().for_each(Part::pack);
+                let sums = part.take_packed();
                 let mut found = found.lock().expect("nobody panics holding it");
-                found.push((number, part));
+                found.push((number, done.map(|()| sums)));
             }
         };
         thread::scope(|scope| {
@@ -161,19 +168,36 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
 
     /// What the sums of runs in order of time say together.
     pub fn finish<'s>(&self, sums: impl IntoIterator<Item = Cow<'s, RunSums>>) -> Attributed {
-        let mut sums = sums.into_iter();
-        let mut whole = match sums.next() {
-            Some(first) => first.into_owned().0,
-            None => Part::new(&self.context),
-        };
-        for later in sums {
-            whole.append(&later.0);
-            // What all have too many cells for, some of them have, too: small tables are quickly added to.
-            whole.fit(2 * CELLS_MAX);
-        }
+        let mut whole =
+            joined(sums.into_iter().collect()).unwrap_or_else(|| Part::new(&self.context));
         whole.fit(CELLS_MAX);
         summarise(self.input, self.options, &self.context, whole)
     }
+}
+
+/// Runs that one processor puts together.
+const JOINED_BY_ONE: usize = 6;
+
+/// What runs in order of time say together; none of none.
+fn joined(mut sums: Vec<Cow<'_, RunSums>>) -> Option<Part> {
+    let append = |whole: &mut Part, later: &Part| {
+        whole.append(later);
+        // What all have too many cells for, some of them have, too: small tables are quickly added to.
+        whole.fit(2 * CELLS_MAX);
+    };
+    if sums.len() > JOINED_BY_ONE {
+        let later = sums.split_off(sums.len() / 2);
+        let (whole, later) = rayon::join(|| joined(sums), || joined(later));
+        let (mut whole, later) = (whole?, later?);
+        append(&mut whole, &later);
+        return Some(whole);
+    }
+    let mut sums = sums.into_iter();
+    let mut whole = sums.next()?.into_owned().0;
+    for later in sums {
+        append(&mut whole, &later.0);
+    }
+    Some(whole)
 }
 
 /// Adds up some chunks.
@@ -182,8 +206,8 @@ fn read<A: AccessChunks + ?Sized>(
     input: &Input<A>,
     cursor: &mut Cursor,
     chunks: Range<usize>,
-) -> Result<Part, Error> {
-    let mut part = Part::new(context);
+    part: &mut Part,
+) -> Result<(), Error> {
     let mut read_chunk = input.accesses.reader();
     let mut batch = AccessBatch::default();
     let mut order: Vec<u32> = Vec::new();
@@ -204,7 +228,7 @@ fn read<A: AccessChunks + ?Sized>(
             part.add(context, cursor, &batch, rows, &mut scratch);
         }
     }
-    Ok(part)
+    Ok(())
 }
 
 /// Refuses batches whose columns don't fit each other or the thread table.

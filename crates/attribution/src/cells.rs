@@ -85,7 +85,8 @@ impl Cells {
             return;
         };
         self.shift = shift;
-        let fine = std::mem::take(&mut self.sums);
+        // There will not be more, for which there is room.
+        let fine = self.sums.take_packed();
         for (key, sum) in fine.iter() {
             self.sums.entry(coarser(key, by)).0.merge(sum);
         }
@@ -113,6 +114,14 @@ impl Cells {
     /// Takes as little memory as it can, until more is added.
     fn pack(&mut self) {
         self.sums.pack();
+    }
+
+    /// What is in it, packed. It is empty then, and has the room that it had.
+    fn take_packed(&mut self) -> Self {
+        Self {
+            shift: std::mem::take(&mut self.shift),
+            sums: self.sums.take_packed(),
+        }
     }
 
     /// Brings both to the same unit.
@@ -168,7 +177,8 @@ impl PhasedCells {
                 None => self.first = Some(thread),
                 Some(first) if first != thread => {
                     self.joined = true;
-                    self.initialisation = std::mem::take(&mut self.cells);
+                    // Of the two, the one that is empty may have room.
+                    std::mem::swap(&mut self.initialisation, &mut self.cells);
                 }
                 Some(_) => {}
             }
@@ -221,6 +231,21 @@ impl PhasedCells {
         self.initialisation.pack();
     }
 
+    /// What is in it, packed. It is empty then, and has the room that it had.
+    pub fn take_packed(&mut self) -> Self {
+        Self {
+            first: self.first.take(),
+            joined: std::mem::take(&mut self.joined),
+            initialisation: self.initialisation.take_packed(),
+            cells: self.cells.take_packed(),
+        }
+    }
+
+    /// Was there no access?
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// Adds those of another object, whose initialisation is its own.
     pub fn overlay(&mut self, other: &PhasedCells) {
         self.first = self.first.or(other.first);
@@ -266,8 +291,18 @@ mod tests {
             whole.fit(bound);
             first.fit(bound);
             second.fit(bound);
+            let mut reused = second.clone();
             second.pack();
             first.append(&second);
+            // What was taken is the same, and what is added afterwards is as if there had been nothing.
+            prop_assert_eq!(reused.take_packed().phases().0.sorted(), second.phases().0.sorted());
+            prop_assert!(reused.is_empty());
+            for &(page, thread) in &accesses[..cut] {
+                reused.add(page, ThreadIndex(thread), Amount::new(1.0, 1.0, AccessKind::Load));
+            }
+            let anew = phased(&accesses[..cut]);
+            prop_assert_eq!(reused.phases().0.sorted(), anew.phases().0.sorted());
+            prop_assert_eq!(reused.phases().1.sorted(), anew.phases().1.sorted());
             first.fit(bound);
             prop_assert_eq!(whole.phases().0.sorted(), first.phases().0.sorted());
             prop_assert_eq!(whole.phases().1.sorted(), first.phases().1.sorted());

@@ -47,6 +47,18 @@ impl GroupPart {
         self.instances.append(&later.instances);
     }
 
+    /// What was added, packed. It is empty then, and has the room that it had.
+    fn take_packed(&mut self) -> Self {
+        Self {
+            loads: std::mem::take(&mut self.loads),
+            stores: std::mem::take(&mut self.stores),
+            squares: std::mem::take(&mut self.squares),
+            cells: self.cells.take_packed(),
+            instances: self.instances.take_packed(),
+            cells_max: self.cells_max,
+        }
+    }
+
     /// Adds those of another object.
     pub fn overlay(&mut self, other: &GroupPart) {
         self.loads.merge(&other.loads);
@@ -402,6 +414,27 @@ impl Part {
         for (_, part) in &mut self.groups {
             part.cells.pack();
             part.instances.pack();
+        }
+    }
+
+    /// What was added, packed. It is empty then and has the room that it had: to make room takes as long as to add.
+    pub fn take_packed(&mut self) -> Self {
+        let mut slots = vec![u32::MAX; self.slots.len()];
+        let mut groups = Vec::new();
+        let accessed = self.groups.iter_mut();
+        for (group, part) in accessed.filter(|(_, part)| !part.cells.is_empty()) {
+            slots[*group as usize] = groups.len() as u32;
+            groups.push((*group, part.take_packed()));
+        }
+        Self {
+            kinds: std::mem::take(&mut self.kinds),
+            unknown: std::mem::take(&mut self.unknown),
+            slots,
+            groups,
+            threads: self.threads.iter_mut().map(std::mem::take).collect(),
+            hot: self.hot.take_packed(),
+            cell_count: std::mem::take(&mut self.cell_count),
+            group_cells_max: std::mem::replace(&mut self.group_cells_max, GROUP_CELLS_MAX),
         }
     }
 

@@ -68,8 +68,29 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
 
     /// Leaves no room for further sums, and takes that much less memory: until the next one is added.
     pub fn pack(&mut self) {
+        self.slots = self.packed();
+    }
+
+    fn packed(&self) -> Array<Slot<K, S>> {
         let used = self.slots.iter().filter(|slot| slot.key != K::FREE);
-        self.slots = Array::Small(used.copied().collect());
+        Array::Small(used.copied().collect())
+    }
+
+    /// Its sums, packed. It is empty then, and has the room that it had.
+    pub fn take_packed(&mut self) -> Self {
+        let packed = Self {
+            slots: self.packed(),
+            used: self.used,
+        };
+        match self.is_packed() {
+            true => *self = Self::default(),
+            false => self.slots.fill(Slot {
+                key: K::FREE,
+                sum: S::default(),
+            }),
+        }
+        self.used = 0;
+        packed
     }
 
     fn is_packed(&self) -> bool {
@@ -197,6 +218,11 @@ mod tests {
                 *entry += 1;
                 *sum += 1;
             }
+            let mut taken = table.take_packed();
+            prop_assert_eq!(table.len(), 0);
+            prop_assert!(table.iter().next().is_none());
+            prop_assert!(table.entry(7 << 32).1);
+            std::mem::swap(&mut table, &mut taken);
             table.reserve(bound);
             prop_assert_eq!(table.len(), model.len());
             let found: BTreeMap<u64, u64> = table.iter().map(|(key, sum)| (key, *sum)).collect();

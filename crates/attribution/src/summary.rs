@@ -51,7 +51,10 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
             first_touches: first_touches.remove(&number).unwrap_or_default(),
         },
     };
-    let rows = part.groups.into_iter().map(row).collect();
+    let mut groups_in_order = part.groups;
+    // Whoever came to one first is decided by how chunks were shared out.
+    groups_in_order.sort_unstable_by_key(|(number, _)| *number);
+    let rows = groups_in_order.into_iter().map(row).collect();
     let rows = siblings::rows(groups, rows, options.page_bytes, &teams);
     // To find patterns takes longest, and what an object's is depends on no other.
     let mut objects: Vec<(u32, ObjectGroup, Vec<CodeUse>)> = rows

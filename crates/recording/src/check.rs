@@ -187,7 +187,61 @@ pub(crate) fn frame(
 
 /// What is wrong with a row of a batch of accesses, where something is.
 pub(crate) fn accesses(batch: &AccessBatch, threads: usize) -> Option<(usize, String)> {
+    // Nearly always nothing is. That is told without a branch, of many rows at once.
+    let are_threads =
+        (batch.thread.iter()).fold(true, |all, one| all & ((one.0 as usize) < threads));
+    let are_amounts = |amounts: &[f32]| {
+        let is_one = |amount: f32| (amount >= 0.0) & (amount <= f32::MAX);
+        amounts
+            .iter()
+            .fold(true, |all, &amount| all & is_one(amount))
+    };
+    if are_threads & are_amounts(&batch.weight) & are_amounts(&batch.cost_ns) {
+        return None;
+    }
     first(&batch.thread, |thread| missing("thread", thread.0, threads))
         .or_else(|| first(&batch.weight, |weight| no_amount("weight", *weight)))
         .or_else(|| first(&batch.cost_ns, |cost| no_amount("cost_ns", *cost)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ThreadIndex;
+
+    /// The columns that are looked at.
+    fn batch(thread: u32, weight: Vec<f32>, cost_ns: Vec<f32>) -> AccessBatch {
+        AccessBatch {
+            thread: vec![ThreadIndex(thread); weight.len()],
+            weight,
+            cost_ns,
+            ..AccessBatch::default()
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_many_rows_at_once_is_what_each_row_says() {
+        let amounts = [
+            0.0,
+            -0.0,
+            1.5,
+            f32::MIN_POSITIVE / 2.0,
+            f32::MAX,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::NAN,
+            -1e-30,
+        ];
+        for &amount in &amounts {
+            let is_wrong = no_amount("amount", amount).is_some();
+            let (one, right) = (vec![1.0, amount, 1.0], vec![0.0; 3]);
+            for batch in [batch(0, one.clone(), right.clone()), batch(0, right, one)] {
+                let found = accesses(&batch, 1).map(|(row, _)| row);
+                assert_eq!(found, is_wrong.then_some(1), "{amount}");
+            }
+        }
+        let batch = batch(1, vec![1.0], vec![1.0]);
+        assert_eq!(accesses(&batch, 2), None);
+        assert!(accesses(&batch, 1).is_some());
+    }
 }

@@ -1,6 +1,7 @@
 //! Cache lines that several threads write: each write takes the line from the others, whatever bytes of it they use.
 
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 
 use nearpage_recording::{AccessBatch, AccessKind, ColumnSelection, Resolution};
 use rustc_hash::FxHashMap;
@@ -22,6 +23,8 @@ const COLUMNS: ColumnSelection = ColumnSelection {
     cost_ns: true,
     ..ColumnSelection::NONE
 };
+/// Accesses that are looked at together.
+const ROWS_AT_ONCE: usize = 256;
 /// Lines that are told of, the costliest.
 const TOLD_MAX: usize = 200;
 
@@ -83,7 +86,9 @@ struct Use {
 }
 
 impl Use {
+    /// Adds what the same thread did.
     fn merge(&mut self, other: &Self) {
+        self.thread = other.thread;
         self.loads += other.loads;
         self.stores += other.stores;
         self.cost_ns += other.cost_ns;
@@ -94,58 +99,85 @@ impl Use {
 
 /// A line, by process and number.
 type Line = (u32, u64);
+/// A line's number, and who accesses it: process (upper half) and thread.
+type Pair = (u64, u64);
 
 /// Counts lines.
 #[derive(Debug, Default)]
 struct Lines {
-    /// By line and thread.
-    uses: FxHashMap<(Line, u32), Use>,
+    uses: FxHashMap<Pair, Use>,
     /// Which of them may be there, once there is no room for more.
     may_be_known: Vec<u64>,
     left_out: u64,
 }
 
-/// Bits of [`Lines::may_be_known`]: 1 MiB, which stays in a processor's own cache, while of most recordings that have more
-/// lines than are followed, most accesses are to others.
-const KNOWN_BITS: u32 = 23;
+/// [`Lines::may_be_known`] has two to so many words: 1 MiB, which stays in a processor's own cache, while of most recordings
+/// that have more lines than are followed, most accesses are to others.
+const KNOWN_WORD_BITS: u32 = 17;
 
 impl Lines {
     /// Takes the columns that [`COLUMNS`] names.
     fn add(&mut self, pids: &[u32], batch: &AccessBatch) {
-        for row in 0..batch.len() {
-            let thread = batch.thread[row].0;
-            let Some(&pid) = pids.get(thread as usize) else {
-                continue;
-            };
-            // Of an access that may be one of several, the address is a guess.
-            if batch.kind[row] == AccessKind::Fetch || batch.resolution[row] != Resolution::Exact {
-                continue;
+        let mut found = [(0, Pair::default()); ROWS_AT_ONCE];
+        for first in (0..batch.len()).step_by(ROWS_AT_ONCE) {
+            let rows = first..batch.len().min(first + ROWS_AT_ONCE);
+            let count = self.choose(pids, batch, rows, &mut found);
+            for &(row, pair) in &found[..count] {
+                let byte = 1u64 << (batch.address[row] % LINE_BYTES);
+                let mut one = Use {
+                    thread: batch.thread[row].0,
+                    cost_ns: batch.cost_ns[row],
+                    ..Use::default()
+                };
+                match batch.kind[row] {
+                    AccessKind::Store => (one.stores, one.stored) = (batch.weight[row], byte),
+                    _ => (one.loads, one.loaded) = (batch.weight[row], byte),
+                }
+                self.follow(pair, &one, 1);
             }
-            let byte = 1u64 << (batch.address[row] % LINE_BYTES);
-            let mut one = Use {
-                thread,
-                cost_ns: batch.cost_ns[row],
-                ..Use::default()
-            };
-            match batch.kind[row] {
-                AccessKind::Store => (one.stores, one.stored) = (batch.weight[row], byte),
-                _ => (one.loads, one.loaded) = (batch.weight[row], byte),
-            }
-            self.follow((pid, batch.address[row] / LINE_BYTES), &one, 1);
         }
     }
 
-    /// Adds what a thread did to a line in so many accesses.
-    fn follow(&mut self, line: Line, one: &Use, accesses: u64) {
-        if !self.may_be_known.is_empty() {
-            let (word, bit) = known_bit(line, one.thread);
-            if self.may_be_known[word] & bit == 0 {
-                self.left_out += accesses;
-                return;
-            }
+    /// Puts those of some rows whose line may be followed in front of `found`, and counts the others. Whether one is can't
+    /// be foretold, so that nothing branches on it.
+    fn choose(
+        &mut self,
+        pids: &[u32],
+        batch: &AccessBatch,
+        rows: Range<usize>,
+        found: &mut [(usize, Pair); ROWS_AT_ONCE],
+    ) -> usize {
+        let mut count = 0;
+        for row in rows {
+            let thread = batch.thread[row].0;
+            let pid = pids.get(thread as usize);
+            // Of an access that may be one of several, the address is a guess.
+            let is_one = pid.is_some()
+                & (batch.kind[row] != AccessKind::Fetch)
+                & (batch.resolution[row] == Resolution::Exact);
+            let process = u64::from(pid.copied().unwrap_or(0));
+            let pair = (
+                batch.address[row] / LINE_BYTES,
+                process << 32 | u64::from(thread),
+            );
+            let may_be_known = match self.may_be_known.is_empty() {
+                true => true,
+                false => {
+                    let (word, bits) = known_bits_of(pair);
+                    self.may_be_known[word] & bits == bits
+                }
+            };
+            found[count] = (row, pair);
+            count += usize::from(is_one & may_be_known);
+            self.left_out += u64::from(is_one & !may_be_known);
         }
+        count
+    }
+
+    /// Adds what a thread did to a line in so many accesses.
+    fn follow(&mut self, pair: Pair, one: &Use, accesses: u64) {
         let has_room = self.uses.len() < USES_MAX;
-        match self.uses.entry((line, one.thread)) {
+        match self.uses.entry(pair) {
             Entry::Occupied(mut known) => known.get_mut().merge(one),
             Entry::Vacant(place) if has_room => {
                 place.insert(*one);
@@ -158,46 +190,49 @@ impl Lines {
     }
 
     /// Adds what another counted.
-    fn append(&mut self, other: Self) {
+    fn append(&mut self, other: &Self) {
         self.left_out += other.left_out;
-        for ((line, _), one) in other.uses {
+        for (&pair, one) in &other.uses {
             let accesses = one.loads + one.stores;
-            self.follow(line, &one, accesses.round() as u64);
+            self.follow(pair, one, accesses.round() as u64);
         }
     }
 
     /// Those that several threads write, the costliest first.
-    fn shared(self) -> Vec<(Line, Vec<Use>)> {
-        let mut uses: Vec<((Line, u32), Use)> = self.uses.into_iter().collect();
-        uses.sort_unstable_by_key(|(place, _)| *place);
-        let by_line = uses.chunk_by(|a, b| a.0.0 == b.0.0);
-        let is_shared = |uses: &&[((Line, u32), Use)]| {
-            uses.iter().filter(|(_, one)| one.stores > 0.0).count() > 1
-        };
+    fn shared(&self) -> Vec<(Line, Vec<Use>)> {
+        let uses = self.uses.iter();
+        let line = |&(line, by): &Pair| ((by >> 32) as u32, line);
+        let mut uses: Vec<(Line, Use)> = uses.map(|(pair, one)| (line(pair), *one)).collect();
+        uses.sort_unstable_by_key(|(line, one)| (*line, one.thread));
+        let is_shared =
+            |uses: &&[(Line, Use)]| uses.iter().filter(|(_, one)| one.stores > 0.0).count() > 1;
+        let by_line = uses.chunk_by(|a, b| a.0 == b.0);
         let mut shared: Vec<(Line, Vec<Use>)> = by_line
             .filter(is_shared)
-            .map(|uses| (uses[0].0.0, uses.iter().map(|(_, one)| *one).collect()))
+            .map(|uses| (uses[0].0, uses.iter().map(|(_, one)| *one).collect()))
             .collect();
         shared.sort_by(|a, b| cost(&b.1).total_cmp(&cost(&a.1)).then(a.0.cmp(&b.0)));
         shared
     }
 }
 
-/// A pair's bit: its word and the bit in it.
-fn known_bit((pid, line): Line, thread: u32) -> (usize, u64) {
-    let both = line ^ u64::from(pid) << 42 ^ u64::from(thread) << 52;
+/// A pair's bits of a blocked Bloom filter (Putze, Sanders and Singler, 2007): three of one word, so that one load tells
+/// all but one of a hundred pairs that are not known.
+fn known_bits_of((line, by): Pair) -> (usize, u64) {
     // The upper bits of a multiple of the golden ratio depend on all.
-    let at = both.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - KNOWN_BITS);
-    ((at / 64) as usize, 1 << (at % 64))
+    let spread = (line ^ by.rotate_left(42)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let bit = |from: u32| 1 << (spread >> from & 63);
+    let word = spread >> (u64::BITS - KNOWN_WORD_BITS);
+    (word as usize, bit(41) | bit(35) | bit(29))
 }
 
-fn known_bits<'a>(pairs: impl Iterator<Item = &'a (Line, u32)>) -> Vec<u64> {
-    let mut bits = vec![0; 1 << (KNOWN_BITS - u64::BITS.ilog2())];
-    for &(line, thread) in pairs {
-        let (word, bit) = known_bit(line, thread);
-        bits[word] |= bit;
+fn known_bits<'a>(pairs: impl Iterator<Item = &'a Pair>) -> Vec<u64> {
+    let mut known = vec![0; 1 << KNOWN_WORD_BITS];
+    for &pair in pairs {
+        let (word, bits) = known_bits_of(pair);
+        known[word] |= bits;
     }
-    bits
+    known
 }
 
 fn cost(uses: &[Use]) -> f64 {
@@ -235,8 +270,8 @@ pub(crate) fn shared_lines(
     let add = |lines: &mut Lines, batch: &AccessBatch| lines.add(&pids, batch);
     let (found, share) = opened.add_up(stage, selection, COLUMNS, add);
     let mut found = found.into_iter();
-    let mut lines = found.next().unwrap_or_default();
-    found.for_each(|one| lines.append(one));
+    let mut lines: Lines = found.next().unwrap_or_default();
+    found.for_each(|one| lines.append(&one));
     let left_out = lines.left_out;
     let shared = lines.shared();
     SharedLines {
