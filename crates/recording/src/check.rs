@@ -191,10 +191,9 @@ pub(crate) fn accesses(batch: &AccessBatch, threads: usize) -> Option<(usize, St
     let are_threads =
         (batch.thread.iter()).fold(true, |all, one| all & ((one.0 as usize) < threads));
     let are_amounts = |amounts: &[f32]| {
-        let is_one = |amount: f32| (amount >= 0.0) & (amount <= f32::MAX);
         amounts
             .iter()
-            .fold(true, |all, &amount| all & is_one(amount))
+            .fold(true, |all, amount| all & (0.0..=f32::MAX).contains(amount))
     };
     if are_threads & are_amounts(&batch.weight) & are_amounts(&batch.cost_ns) {
         return None;
