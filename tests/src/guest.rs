@@ -301,7 +301,7 @@ impl Image {
         let folder = std::env::var_os("NEARPAGE_GUEST")
             .map_or_else(|| repository().join("target/guest"), PathBuf::from);
         let image = Image {
-            kernel: folder.join("vmlinuz"),
+            kernel: folder.join("vmlinux"),
             initramfs: folder.join("initramfs"),
             folder,
         };
