@@ -17,6 +17,9 @@
 //! to the peak, where most is at stake, 0.27 to 0.35. `crates/machine/tests/load.rs` compares the
 //! model with these curves, `tests/real.rs` with a fifth, which had no part in the choice of
 //! the constant, but was known when the form of the formula was chosen.
+//!
+//! Plans and simulations have another model of the same load: a queue that serves one line at a time. What is said of a
+//! measured curve is therefore said of both.
 
 use nearpage_amount::percent;
 
@@ -36,11 +39,13 @@ pub struct LoadModel {
     pub idle_ns: f64,
     /// The greatest bandwidth, in bytes per second.
     pub peak_bytes_per_s: f64,
+    /// What a request moves.
+    pub line_bytes: u32,
     /// Measured points: bytes per second and nanoseconds, ascending in bandwidth. Empty: the knee.
     pub curve: Vec<(f64, f64)>,
 }
 
-/// How far the model without a curve is from the curve, over the points up to 85 % of the peak.
+/// How far a model is from a curve, over the points up to 85 % of the peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadModelError {
     /// The median of the relative errors' absolute values.
@@ -71,6 +76,14 @@ impl LoadModel {
         let utilisation = (bytes_per_s / self.peak_bytes_per_s).clamp(0.0, UTILISATION_MAX);
         self.idle_ns * (1.0 + KNEE * utilisation / (1.0 - utilisation).sqrt())
     }
+
+    /// The same as plans and simulations have it: requests that arrive at random wait for those before them, and the
+    /// controller is busy with each for as long as a line takes at the peak bandwidth (Pollaczek and Khinchine).
+    pub fn queue_ns(&self, bytes_per_s: f64) -> f64 {
+        let utilisation = (bytes_per_s / self.peak_bytes_per_s).clamp(0.0, UTILISATION_MAX);
+        let line_ns = f64::from(self.line_bytes) / self.peak_bytes_per_s * 1e9;
+        self.idle_ns + line_ns / 2.0 * utilisation / (1.0 - utilisation)
+    }
 }
 
 /// On the line from one point to the next.
@@ -100,6 +113,7 @@ impl Machine {
         Some(LoadModel {
             idle_ns: self.weight(cpu_node, memory_node)?,
             peak_bytes_per_s: known.or(local).or(measured)?,
+            line_bytes: self.line_bytes(),
             curve,
         })
     }
@@ -113,8 +127,8 @@ impl Machine {
         of_node.map(|point: &LoadedLatency| (point.bandwidth_bytes_per_s, point.latency_ns))
     }
 
-    /// How far the model without curves is from this machine's curves; `None` where it has none.
-    pub fn load_model_error(&self) -> Option<LoadModelError> {
+    /// How far a model ([`LoadModel::knee_ns`], [`LoadModel::queue_ns`]) is from this machine's curves; `None` where it has none.
+    pub fn load_model_error(&self, model_ns: fn(&LoadModel, f64) -> f64) -> Option<LoadModelError> {
         let mut errors = Vec::new();
         for node in self.node_ids() {
             let Some(model) = self.load_model(node, node) else {
@@ -122,7 +136,7 @@ impl Machine {
             };
             for &(bytes_per_s, ns) in &model.curve {
                 if bytes_per_s <= JUDGED_UTILISATION_MAX * model.peak_bytes_per_s {
-                    errors.push((model.knee_ns(bytes_per_s) / ns - 1.0).abs());
+                    errors.push((model_ns(&model, bytes_per_s) / ns - 1.0).abs());
                 }
             }
         }
@@ -136,16 +150,16 @@ impl Machine {
 
     /// The same in words, for who measures or imports a machine.
     pub fn load_model_error_in_words(&self) -> Option<String> {
-        let LoadModelError {
-            median,
-            worst,
-            points,
-        } = self.load_model_error()?;
+        let knee = self.load_model_error(LoadModel::knee_ns)?;
+        let queue = self.load_model_error(LoadModel::queue_ns)?;
         Some(format!(
             "latency under load differs from the model of idle latency and bandwidth by {} (median) and {} (worst) \
-             over {points} points up to 85 % of the peak",
-            percent(median),
-            percent(worst)
+             over {} points up to 85 % of the peak, and from the queue that plans and simulations have by {} and {}",
+            percent(knee.median),
+            percent(knee.worst),
+            knee.points,
+            percent(queue.median),
+            percent(queue.worst)
         ))
     }
 }
@@ -158,6 +172,7 @@ mod tests {
         LoadModel {
             idle_ns: 90.0,
             peak_bytes_per_s: 100e9,
+            line_bytes: 64,
             curve: curve.to_vec(),
         }
     }
@@ -177,6 +192,8 @@ mod tests {
         }
         // 90 × (1 + 0.75 ÷ 3 ÷ √0.25).
         assert_eq!(model.latency_ns(75e9), 135.0);
+        // 90 + 0.64 ÷ 2 × 0.75 ÷ 0.25.
+        assert!((model.queue_ns(75e9) - 90.96).abs() < 1e-9);
     }
 
     #[test]

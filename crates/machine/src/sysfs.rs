@@ -20,6 +20,9 @@ pub(crate) use cpus::{caches_left_out, online};
 
 /// Where nobody says it: the page of most machines.
 const PAGE_BYTES_USUAL: u64 = 4096;
+/// What hwloc-gather-topology writes down beside the kernel's files, and the line of it that is read.
+const GATHERED_INFO: &str = "proc/hwloc-nofile-info";
+const PAGE_SIZE: &str = "PageSize:";
 const NODES: &str = "sys/devices/system/node";
 const CPUS: &str = "sys/devices/system/cpu";
 
@@ -34,14 +37,18 @@ impl Machine {
     }
 
     /// The files that [`Machine::local`] reads, to be packed for others: paths that begin with `sys/`, with their content, or
-    /// without for folders. Files of which only the existence matters are empty.
+    /// without for folders. Files of which only the existence matters are empty. The page size, which no file of the kernel's
+    /// says, is where hwloc-gather-topology has it.
     ///
     /// # Errors
     /// As [`Machine::local`].
     pub fn gather(sys_root: &Path) -> Result<BTreeMap<String, Option<Vec<u8>>>, Error> {
         let tree = Tree::system(sys_root);
         from_tree(&tree, "local".to_owned())?;
-        Ok(tree.seen())
+        let mut files = tree.seen();
+        let page_size = format!("{PAGE_SIZE} {}\n", own_page_bytes());
+        files.insert(GATHERED_INFO.to_owned(), Some(page_size.into_bytes()));
+        Ok(files)
     }
 
     /// The text of one file that an archive of another machine's `/sys` has besides; `None` where it has none of that path.
@@ -233,10 +240,10 @@ fn page_bytes(tree: &Tree, notes: &mut Vec<String>) -> Result<u64, Error> {
     if tree.is_system() {
         return Ok(own_page_bytes());
     }
-    let gathered = tree.read("proc/hwloc-nofile-info")?.unwrap_or_default();
+    let gathered = tree.read(GATHERED_INFO)?.unwrap_or_default();
     let said = gathered
         .lines()
-        .find_map(|line| line.strip_prefix("PageSize:")?.trim().parse().ok());
+        .find_map(|line| line.strip_prefix(PAGE_SIZE)?.trim().parse().ok());
     if let Some(bytes) = said {
         return Ok(bytes);
     }

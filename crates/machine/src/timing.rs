@@ -214,11 +214,7 @@ impl Machine {
                 .bandwidth_bytes_per_s
                 .or_else(|| self.bandwidth.greatest_read_bytes_per_s()),
             directory_ns: self.memory.directory_ns.unwrap_or(0.0),
-            line_bytes: self
-                .caches
-                .iter()
-                .max_by_key(|cache| cache.level)
-                .map_or(64, |cache| cache.line_bytes),
+            line_bytes: self.line_bytes(),
             links,
             routes,
             coherence: self.coherence,
@@ -253,6 +249,12 @@ impl Machine {
                 self.weights().into_iter().map(scale).collect()
             }
         }
+    }
+
+    /// Bytes that a miss moves: the line of the last cache level, 64 where no cache is known.
+    pub(crate) fn line_bytes(&self) -> u32 {
+        let last = self.caches.iter().max_by_key(|cache| cache.level);
+        last.map_or(64, |cache| cache.line_bytes)
     }
 
     /// What a hit in each level takes.

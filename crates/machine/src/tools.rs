@@ -25,7 +25,7 @@ use sections::{Numactl, Pairs, Sections, Table};
 /// Bytes at most of all files together: what the tools print has some ten thousand.
 const BYTES_MAX: usize = 16 << 20;
 /// What can be read, for messages.
-const EXPECTED: &str = "expected what `mlc`, `lat_mem_rd`, `numactl -H`, `acpidump` or `iasl -d` prints, or the table /sys/firmware/acpi/tables/HMAT";
+const EXPECTED: &str = "expected what `mlc`, `lat_mem_rd`, `numactl -H`, `acpidump` or `iasl -d` prints, or the table /sys/firmware/acpi/tables/HMAT; hwloc's XML needs no import, `--machine FILE` reads it";
 
 impl Machine {
     /// Reads what other tools printed: files, each with its name for messages. The machine

@@ -1,10 +1,10 @@
 //! The model of latency under load against what Intel's Memory Latency Checker printed on machines
 //! whose owners published it. Figures: MB/s of all nodes together, and ns.
 
-use nearpage_machine::{LoadModelError, Machine};
+use nearpage_machine::{LoadModel, Machine};
 
 /// A machine of so many nodes: idle latency, one node's peak in MB/s, and the curve of all nodes.
-fn error(nodes: u32, idle_ns: f64, peak: f64, curve: &[(f64, f64)]) -> LoadModelError {
+fn published(nodes: u32, idle_ns: f64, peak: f64, curve: &[(f64, f64)]) -> Machine {
     let matrix = |own: f64| {
         let cell = |row, column| {
             if row == column {
@@ -34,9 +34,7 @@ fn error(nodes: u32, idle_ns: f64, peak: f64, curve: &[(f64, f64)]) -> LoadModel
     for (rate, ns) in curve {
         text += &format!("00001 {ns} {rate}\n");
     }
-    let machine =
-        Machine::from_tools(&[("mlc".to_owned(), text.into_bytes())], "published").expect("reads");
-    machine.load_model_error().expect("it has a curve")
+    Machine::from_tools(&[("mlc".to_owned(), text.into_bytes())], "published").expect("reads")
 }
 
 /// Two Xeon Platinum 8180 (FD.io CSIT's test beds, mlc 3.5); the peak is half of `ALL Reads`.
@@ -123,15 +121,22 @@ fn published_curves_are_predicted_from_idle_latency_and_peak() {
         ("one node", 1, 83.8, 34_915.2, ONE_NODE),
     ];
     for (name, nodes, idle_ns, peak, curve) in curves {
-        let error = error(nodes, idle_ns, peak, curve);
+        let machine = published(nodes, idle_ns, peak, curve);
+        let [error, queue] = [LoadModel::knee_ns, LoadModel::queue_ns]
+            .map(|model| machine.load_model_error(model).expect("it has a curve"));
         println!(
-            "{name}: median {:.3}, worst {:.3} of {} points",
-            error.median, error.worst, error.points
+            "{name}: median {:.3}, worst {:.3} of {} points; a queue {:.3} and {:.3}",
+            error.median, error.worst, error.points, queue.median, queue.worst
         );
         assert_eq!(error.points, curve.len() * nodes as usize, "{name}");
         assert!(
             error.median <= 0.10 && error.worst <= 0.25,
             "{name}: {error:?}"
+        );
+        // As docs/explain/contention.md says of what plans and simulations have.
+        assert!(
+            queue.median <= 0.10 && queue.worst <= 0.36,
+            "{name}: {queue:?}"
         );
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearpage_machine::{DeviceKind, Machine, MemoryKind, NodeId};
+use nearpage_machine::{DeviceKind, LoadModel, Machine, MemoryKind, NodeId};
 
 /// The folder with published data, or a note that the test is skipped.
 fn real(folder: &str) -> Option<PathBuf> {
@@ -226,12 +226,14 @@ fn published_measurements_become_machines_and_the_model_predicts_their_curve() {
     assert_eq!(xeon.nodes.len(), 4);
     assert_eq!(xeon.weights()[2], [129.8, 135.8, 73.5, 81.7]);
     assert_eq!(xeon.loaded_latencies.len(), 4 * 19);
-    let error = xeon.load_model_error().expect("a curve");
+    let [error, queue] = [LoadModel::knee_ns, LoadModel::queue_ns]
+        .map(|model| xeon.load_model_error(model).expect("a curve"));
     println!(
-        "Xeon 8269CY: median {:.3}, worst {:.3} of {} points",
-        error.median, error.worst, error.points
+        "Xeon 8269CY: median {:.3}, worst {:.3} of {} points; a queue {:.3} and {:.3}",
+        error.median, error.worst, error.points, queue.median, queue.worst
     );
     assert!(error.median <= 0.10 && error.worst <= 0.25, "{error:?}");
+    assert!(queue.median <= 0.10 && queue.worst <= 0.36, "{queue:?}");
 
     let epyc = Machine::from_tools(
         &[text("epyc-9224-cxl.txt"), text("epyc-9224-cxl.numactl.txt")],

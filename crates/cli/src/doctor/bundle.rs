@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! sys/…                  what nearpage reads of /sys, and the PMUs' events as the kernel names them
+//! proc/hwloc-nofile-info the size of a page
 //! nearpage/perf.json     what the kernel allows, and raw records of a loop of nearpage's own (`nearpage_sampler::capture`)
 //! nearpage/system.json   versions of nearpage and of the kernel, the processor's model
 //! ```

@@ -512,3 +512,23 @@ proptest! {
         is_a_machine_or_one_line(&bytes)?;
     }
 }
+
+#[test]
+fn a_gathered_tree_says_the_size_of_a_page() {
+    let system = tempfile::tempdir().expect("a folder");
+    let cpus = system.path().join("devices/system/cpu");
+    std::fs::create_dir_all(&cpus).expect("folders");
+    std::fs::write(cpus.join("online"), "0\n").expect("a file");
+    let gathered = Machine::gather(system.path()).expect("reads");
+    let text = |content: &Vec<u8>| String::from_utf8(content.clone()).expect("text");
+    let files: Vec<(&str, String)> = gathered
+        .iter()
+        .filter_map(|(path, content)| Some((path.as_str(), text(content.as_ref()?))))
+        .collect();
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, &**text)).collect();
+    let there = machine(&files);
+    let here = Machine::local(system.path()).expect("reads");
+    assert_eq!(there.page_bytes, here.page_bytes);
+    let assumed = |note: &String| note.contains("size of a page");
+    assert!(!there.notes.iter().any(assumed), "{:?}", there.notes);
+}

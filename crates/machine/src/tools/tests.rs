@@ -103,7 +103,7 @@ fn matrices_and_the_curve_become_a_machine() {
             "L2->L2 HIT latency 49.5 ns",
             "homed in writer socket) 115.2 to 117.5 ns",
             "equal share",
-            "differs from the model",
+            "and from the queue that plans and simulations have by",
         ] {
             assert!(notes.contains(words), "{words}: {notes}");
         }
@@ -168,7 +168,7 @@ fn damage_names_its_line() {
         ),
         (
             "something else".to_owned(),
-            "t0: line 1: no latencies, no bandwidths and no nodes; expected what `mlc`, `lat_mem_rd`, `numactl -H`, `acpidump` or `iasl -d` prints, or the table /sys/firmware/acpi/tables/HMAT",
+            "t0: line 1: no latencies, no bandwidths and no nodes; expected what `mlc`, `lat_mem_rd`, `numactl -H`, `acpidump` or `iasl -d` prints, or the table /sys/firmware/acpi/tables/HMAT; hwloc's XML needs no import, `--machine FILE` reads it",
         ),
     ];
     for (text, expected) in damaged {

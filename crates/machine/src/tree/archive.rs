@@ -56,34 +56,47 @@ impl Files {
         }
     }
 
+    /// Puts the last name of a path into its folder, and folders that are not there yet into theirs.
+    fn add_name(&mut self, mut path: &str) -> Result<(), String> {
+        loop {
+            let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+            match self.entries.get_mut(folder) {
+                Some(Entry::Folder(names)) => {
+                    names.push(name.to_owned());
+                    return Ok(());
+                }
+                Some(_) => {
+                    return Err(format!("`{name}` in it is a folder and something else"));
+                }
+                None => {
+                    self.bytes += folder.len() as u64;
+                    let names = vec![name.to_owned()];
+                    self.entries.insert(folder.to_owned(), Entry::Folder(names));
+                }
+            }
+            if folder.is_empty() {
+                return Ok(());
+            }
+            path = folder;
+        }
+    }
+
     /// Adds an entry and the folders on the way to it. What an archive has twice is as it was last.
     fn add(&mut self, path: &[String], entry: Entry) -> Result<(), String> {
-        for depth in 0..path.len() {
-            let here = path[..depth].join("/");
-            let is_new = !self.entries.contains_key(&path[..=depth].join("/"));
-            self.bytes += here.len() as u64;
-            let folder = self
-                .entries
-                .entry(here)
-                .or_insert_with(|| Entry::Folder(Vec::new()));
-            let Entry::Folder(names) = folder else {
-                return Err(format!(
-                    "`{}` in it is a folder and something else",
-                    path[depth]
-                ));
-            };
-            if is_new {
-                names.push(path[depth].clone());
-            }
-        }
-        let there = self.entries.get(&path.join("/"));
+        let path = path.join("/");
+        let there = self.entries.get(&path);
         if matches!((there, &entry), (Some(Entry::Folder(_)), Entry::Folder(_))) {
             return Ok(());
         }
+        let is_new = there.is_none();
+        if is_new && !path.is_empty() {
+            self.add_name(&path)?;
+        }
+        self.bytes += path.len() as u64;
         if let Entry::File(bytes) = &entry {
             self.bytes += bytes.len() as u64;
         }
-        self.entries.insert(path.join("/"), entry);
+        self.entries.insert(path, entry);
         if self.entries.len() > ENTRIES_MAX {
             return Err(format!("it has more than {ENTRIES_MAX} files"));
         }
