@@ -119,11 +119,50 @@ pub(crate) fn threads_at_work(working: usize, created: &[u32]) -> String {
     }
 }
 
+/// What a process is called: the kernel's name of its main thread, its number where that is not known. Safe to print.
+pub(crate) fn process_name(threads: &[Thread], pid: u32) -> String {
+    let mut of_process = threads.iter().filter(|thread| thread.pid == pid);
+    let main = of_process.find(|thread| thread.order == 0 && !thread.name.is_empty());
+    main.map_or_else(|| format!("process {pid}"), |main| printable(&main.name))
+}
+
 /// What a thread is called: its own name, its team and its number there. Safe to print.
 pub(crate) fn thread_name(thread: &Thread) -> String {
     let name = printable(&thread.name);
     match thread.team.as_str() {
         "" => name,
         team => format!("{name}, {} {}", printable(team), thread.team_index),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_recording::SampleCounts;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_called_by_its_main_thread() {
+        let thread = |pid, order, name: &str| Thread {
+            pid,
+            tid: pid + order,
+            name: name.to_owned(),
+            born_ns: 0,
+            died_ns: u64::MAX,
+            order,
+            start: None,
+            start_function: String::new(),
+            team_index: order,
+            team: "openmp".to_owned(),
+            cpus: Vec::new(),
+            counts: SampleCounts::default(),
+        };
+        let threads = [
+            thread(7, 1, "worker"),
+            thread(7, 0, "solve"),
+            thread(9, 1, "worker"),
+        ];
+        let named = [7, 9, 0].map(|pid| process_name(&threads, pid));
+        assert_eq!(named, ["solve", "process 9", "process 0"]);
     }
 }

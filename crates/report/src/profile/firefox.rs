@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::Writer;
 use super::labels::{Function, Labelled, access_name, level_name, node_name};
-use crate::name::thread_name;
+use crate::name::{process_name, thread_name};
 
 const LEVELS: [(Level, CategoryColor); 8] = [
     (Level::Unknown, CategoryColor::Gray),
@@ -96,10 +96,11 @@ impl<'a> Firefox<'a> {
         });
         let start = self.since_start(born_ns);
         let profile = &mut self.profile;
+        let threads = &self.recording.tables.threads;
         let process = *self
             .processes
             .entry(pid)
-            .or_insert_with(|| profile.add_process(&name, pid, start));
+            .or_insert_with(|| profile.add_process(&process_name(threads, pid), pid, start));
         let handle = profile.add_thread(process, tid, start, pid == tid);
         profile.set_thread_name(handle, &name);
         profile.set_thread_samples_weight_type(handle, WeightType::TracingMs);

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::Writer;
 use super::labels::{Labelled, access_name, level_name, node_name};
-use crate::name::thread_name;
+use crate::name::{process_name, thread_name};
 
 const BUCKETS: u64 = 500;
 
@@ -23,13 +23,13 @@ pub(super) struct Perfetto {
 impl Perfetto {
     pub fn begin(recording: &Recording, out: &mut dyn Write) -> io::Result<Self> {
         let metadata = &recording.metadata;
-        let process = |pid: u32| json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": format!("process {pid}")}});
         write!(
             out,
             "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{}",
             json!({"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "time lost"}})
         )?;
         let threads = &recording.tables.threads;
+        let process = |pid: u32| json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": process_name(threads, pid)}});
         for pid in threads
             .iter()
             .map(|thread| thread.pid)
