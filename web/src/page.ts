@@ -5,6 +5,7 @@ import { paintOn } from "./colours.ts";
 import { compareView } from "./compare.ts";
 import { type Context, createdThreads } from "./context.ts";
 import { download, fileName, h } from "./dom.ts";
+import { redrawAll } from "./figure.ts";
 import { flameView } from "./flame.ts";
 import { hint, listen, searchIfAsked, toggle } from "./help.ts";
 import { jobView, openRank } from "./job.ts";
@@ -14,7 +15,6 @@ import { machineView } from "./machine.ts";
 import { objectView } from "./object.ts";
 import { objectsView } from "./objects.ts";
 import { planView } from "./plan.ts";
-import { redrawAll } from "./plot.ts";
 import { simulationView } from "./simulation.ts";
 import { sourceView } from "./source.ts";
 import { spaceView } from "./space.ts";
@@ -166,10 +166,10 @@ async function draw(open: Open): Promise<void> {
     const context: Context = { open, number: at, recording, report, progress, state: read(), selection, range: selection ?? [0, recording.duration_ns] };
     const [, view] = VIEWS[name] ?? VIEWS.summary;
     // Whoever works with the keys stays at the picture.
-    const held = document.activeElement instanceof HTMLCanvasElement ? document.activeElement.getAttribute("aria-label") : null;
+    const held = document.activeElement?.classList.contains("surface") ? document.activeElement.getAttribute("aria-label") : null;
     over.replaceChildren(strip(at, recording, state.strip, selection).element, report.share < 1 && selection !== null ? h("p", { className: "note sampled" }, `Tables are of a sample of ${percent(report.share)} of the accesses in the selected time${isRead ? "; all of them are being counted" : ""}.`) : "");
     main.replaceChildren(view(context));
-    if (held !== null) [...document.querySelectorAll("canvas")].find((canvas) => canvas.getAttribute("aria-label") === held)?.focus();
+    if (held !== null) [...document.querySelectorAll<HTMLElement>(".surface")].find((surface) => surface.getAttribute("aria-label") === held)?.focus();
     searchIfAsked();
     drawn = `${at} ${progress.share} ${progress.picture_share}`;
     if (!isRead || progress.picture_share < 1) setTimeout(() => void watch(open, at), 700);
