@@ -224,7 +224,7 @@ async function histogram(context: Context, by: By, { folded, range, times, width
         ...describe(folded.place(position)),
         `${bytes(place[0])} to ${bytes(place[1])}`,
         `${exact(sums.reduce((a, b) => a + b, 0))} accesses`,
-        most.map((slot) => `${names[slot]} ${exact(sums[slot])}`).join(", "),
+        ...most.map((slot) => `${names[slot]} ${exact(sums[slot])}`),
       ];
     },
     csv: () => [["place_from", "place_to", ...used.map((slot) => names[slot])], ...bars.flatMap(({ place, sums }) => (sums === null ? [] : [[...place, ...used.map((slot) => sums[slot])]]))],
