@@ -50,8 +50,8 @@ fn build(web: &Path, out: &Path) -> Result<(), String> {
     }
     // uPlot's licence asks that its text go wherever the library goes.
     let licence = out.join("node_modules/uplot/LICENSE");
-    let licence = fs::read_to_string(&licence)
-        .map_err(|error| format!("{}: {error}", licence.display()))?;
+    let licence =
+        fs::read_to_string(&licence).map_err(|error| format!("{}: {error}", licence.display()))?;
     run(Command::new(esbuild)
         .env("NODE_PATH", out.join("node_modules"))
         .arg(format!("--banner:js=/*! uPlot: {licence}*/"))

@@ -81,7 +81,7 @@ function label(axis: Axis, value: number, step: number): string {
     case "time":
       return timeAt(value, step);
     case "share":
-      return `${+(value * 100).toFixed(1)} %`;
+      return `${+(value * 100).toFixed(Math.max(1, Math.ceil(-Math.log10(step * 100) - 1e-9)))} %`;
     case "names":
       return axis.names?.[value] ?? "";
     case "pages":
