@@ -124,6 +124,18 @@ fn a_selection_of_time_is_followed_everywhere() {
         "main",
         &format!("0 loads, {} stores", thousands(expected_grid)),
     );
+    // Whoever selects by keys stays at the strip.
+    page.browser.drawn();
+    page.browser
+        .value("document.querySelector('figure.whole-time .surface').focus()");
+    page.browser.key("0");
+    page.says("main", "0 loads, 10,000 stores");
+    page.browser.drawn();
+    assert_eq!(
+        page.browser
+            .value("document.activeElement.closest('figure.whole-time') !== null"),
+        true
+    );
     // A time without an access, and one that is none.
     page.go("summary&since=1999950001&until=1999950002");
     page.says("#warnings", "The selection has no access to memory");
