@@ -48,7 +48,13 @@ fn build(web: &Path, out: &Path) -> Result<(), String> {
         ];
         run(Command::new("npm").args(options).current_dir(out))?;
     }
+    // uPlot's licence asks that its text go wherever the library goes.
+    let licence = out.join("node_modules/uplot/LICENSE");
+    let licence =
+        fs::read_to_string(&licence).map_err(|error| format!("{}: {error}", licence.display()))?;
     run(Command::new(esbuild)
+        .env("NODE_PATH", out.join("node_modules"))
+        .arg(format!("--banner:js=/*! uPlot: {licence}*/"))
         .arg(web.join("src/page.ts"))
         .arg(web.join("src/page.css"))
         .args([

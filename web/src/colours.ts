@@ -25,6 +25,9 @@ export function paintOn(paper: "light" | "dark"): void {
   palette = PALETTES[paper];
 }
 
+/** A colour of the page, such as `--paper`. */
+export const ink = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#000";
+
 /** Position 0 to 1 on the ramp. */
 export function ramp(position: number): string {
   const steps = palette.ramp;

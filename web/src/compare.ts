@@ -1,18 +1,16 @@
 // Two recordings: what differs first.
 
 import { api, type ObjectRow, type Report, type Shown } from "./api.ts";
+import { Chart, named, type Values } from "./chart.ts";
 import { few } from "./colours.ts";
 import type { Context } from "./context.ts";
 import { h } from "./dom.ts";
 import { percent, time } from "./format.ts";
-import { type Content, Plot, toPixels } from "./plot.ts";
 import { go, link, number } from "./state.ts";
 import { table } from "./table.ts";
 
 interface Side { row: ObjectRow; shown: Shown; number: number }
 interface Pair { name: string; sides: [Side | null, Side | null] }
-
-const colour = (side: number) => few(side);
 
 /** Objects of one name and kind belong together, the costliest of several first. */
 function pairs(left: Report, right: Report): Pair[] {
@@ -93,36 +91,20 @@ export function compareView(context: Context): HTMLElement {
   return h("section", {}, h("h2", {}, "Compare"), context.selection === null ? null : h("p", { className: "note" }, "The selected time is of the first recording alone: the other one is shown whole."), h("p", {}, names[0], " with ", open.recordings.length > 2 ? choose : names[1]), place);
 }
 
-function chart(rows: Pair[], names: string[]): Plot {
-  const most = Math.max(...rows.flatMap((pair) => [share(pair, 0), share(pair, 1)]), 0.01);
-  return new Plot({
+function chart(rows: Pair[], names: string[]): Chart {
+  return new Chart({
     title: "Share of the cost, what differs most first",
     height: Math.max(140, 60 + 30 * rows.length),
     left: 200,
-    load() {
-      const content: Content = {
-        x: { label: "share of the recording's cost", from: 0, to: most * 1.05, unit: "share" },
-        y: { label: "", from: 0, to: Math.max(rows.length, 1), unit: "names", names: rows.map((pair) => pair.name) },
-        step: [most / 50, 1],
-        empty: rows.length === 0 ? "Neither recording has an access to an object." : undefined,
-        legend: () => names.map((name, at) => [name, colour(at)]),
-        draw(g, area) {
-          rows.forEach((pair, line) => {
-            for (const side of [0, 1] as const) {
-              const [left, top] = toPixels(content, area, [0, line + 0.15 + side * 0.35]);
-              const [right, bottom] = toPixels(content, area, [share(pair, side), line + 0.15 + (side + 1) * 0.35]);
-              g.fillStyle = colour(side);
-              g.fillRect(left, top, Math.max(right - left, 1), bottom - top - 1);
-            }
-          });
-        },
-        at(_, y) {
-          const pair = rows[Math.floor(y)];
-          return [pair.name, ...names.map((name, side) => `${name} ${percent(share(pair, side as 0 | 1))}`)];
-        },
-        csv: () => [["object", ...names], ...rows.map((pair) => [pair.name, share(pair, 0), share(pair, 1)])],
-      };
-      return content;
-    },
+    load: (): Values => ({
+      kind: "beside",
+      lies: true,
+      series: ([0, 1] as const).map((side) => ({ name: names[side], values: rows.map((pair) => share(pair, side)) })),
+      colours: () => [few(0), few(1)],
+      parts: named("", rows.map((pair) => pair.name)),
+      measure: { label: "share of the recording's cost", unit: "share" },
+      columns: ["object"],
+      empty: rows.length === 0 ? "Neither recording has an access to an object." : undefined,
+    }),
   });
 }

@@ -1,10 +1,10 @@
 // What happened in simulations, or under a daemon, over time: a line for each policy.
 
 import type { Result, Timeline } from "./api.ts";
+import { Chart, type Values } from "./chart.ts";
 import { among } from "./colours.ts";
 import { h } from "./dom.ts";
-import { count, percent, time } from "./format.ts";
-import { type Area, type Content, Plot, toPixels } from "./plot.ts";
+import { count } from "./format.ts";
 import { note } from "./state.ts";
 
 // Places in a part: local misses, remote ones, pages moved, copies made, collapses, then controllers.
@@ -31,52 +31,8 @@ const FIGURES: Figure[] = [
   },
 ];
 
-/** Values of equal parts of time; null where there is none. */
-export interface Line { part_ns: number; from_ns: number; values: (number | null)[]; colour(): string }
-
-/** Do two lines lie on each other, for more than a third of the time that both have values for? */
-function coincide(content: Content, area: Area, one: Line, other: Line): boolean {
-  let [both, near] = [0, 0];
-  one.values.forEach((value, position) => {
-    const beside = other.values[Math.floor((position * one.part_ns) / other.part_ns)] ?? null;
-    if (value === null || beside === null) return;
-    both += 1;
-    const [a, b] = [value, beside].map((value) => toPixels(content, area, [content.x.from, value])[1]);
-    if (Math.abs(a - b) < 2.5) near += 1;
-  });
-  return near > both / 3;
-}
-
-/** Draws lines over time. */
-export function lines(g: CanvasRenderingContext2D, content: Content, area: Area, drawn: Line[]): void {
-  g.lineWidth = 2;
-  drawn.forEach(({ part_ns, from_ns, values, colour }, line) => {
-    g.strokeStyle = colour();
-    // Of lines that lie on each other, each shows in the gaps of those drawn after it.
-    const below = drawn.slice(0, line).filter((other) => coincide(content, area, drawn[line], other)).length;
-    g.setLineDash(below === 0 ? [] : [10, 10 * below]);
-    g.beginPath();
-    let under = false;
-    values.forEach((value, position) => {
-      if (value === null) {
-        under = false;
-        return;
-      }
-      // A value without a neighbour is a stroke as long as its part.
-      const at = (part: number) => toPixels(content, area, [from_ns + part * part_ns, value]);
-      if (!under) g.moveTo(...at(position));
-      g.lineTo(...at(position + 0.5));
-      if ((values[position + 1] ?? null) === null) g.lineTo(...at(position + 1));
-      under = true;
-    });
-    g.stroke();
-  });
-  g.setLineDash([]);
-  g.lineWidth = 1;
-}
-
 /** Absent where no result has a timeline. */
-export function coursePlot(results: Result[], chosen: string, clock = "simulated time", remark = "All of the simulated time, marked phases or not."): Plot | null {
+export function courseChart(results: Result[], chosen: string, clock = "simulated time", remark = "All of the simulated time, marked phases or not."): Chart | null {
   const timed = results
     .map((result, number) => ({ result, number, timeline: result.timeline }))
     .filter((line): line is typeof line & { timeline: Timeline } => Array.isArray(line.timeline?.parts) && line.timeline.parts.length > 0);
@@ -88,42 +44,31 @@ export function coursePlot(results: Result[], chosen: string, clock = "simulated
     onchange: () => {
       figure = FIGURES[select.selectedIndex];
       note({ figure: figure.name });
-      void plot.refresh();
+      void chart.refresh();
     },
   }, FIGURES.map(({ name, words }) => h("option", { value: name, selected: name === figure.name }, words)));
-  const colour = (number: number) => among(number, results.length);
-  const plot = new Plot({
+  // Each policy has parts of its own length: all of them begin a part here.
+  const edges = [...new Set(timed.flatMap(({ timeline: { part_ns, parts } }) => Array.from({ length: parts.length + 1 }, (_, part) => part * part_ns)))].sort((a, b) => a - b);
+  const middles = edges.slice(1).map((edge, part) => (edge + edges[part]) / 2);
+  const chart = new Chart({
     title: "Over time",
     height: 300,
     left: 96,
     controls: select,
-    load() {
-      const drawn = timed.map(({ result, number, timeline }) => ({ result, number, part: timeline.part_ns, values: figure.of(timeline.parts) }));
-      const end = Math.max(...drawn.map(({ part, values }) => part * values.length));
-      const most = figure.share ? 1 : Math.max(1, ...drawn.flatMap(({ values }) => values.map((value) => value ?? 0)));
-      const content: Content = {
-        x: { label: clock, from: 0, to: end, unit: "time" },
-        y: { label: figure.words, from: 0, to: most * 1.05, unit: figure.share ? "share" : "count", up: true },
-        step: [end / 256, figure.share ? 0.02 : most / 50],
-        legend: () => drawn.map(({ result, number }) => [result.policy, colour(number)]),
-        ...(remark === "" ? {} : { note: remark }),
-        draw(g, area) {
-          lines(g, content, area, drawn.map(({ number, part, values }) => ({ part_ns: part, from_ns: 0, values, colour: () => colour(number) })));
-        },
-        at: (x) => [
-          time(x),
-          ...drawn.map(({ result, part, values }) => {
-            const value = values[Math.floor(x / part)];
-            return `${result.policy} ${value === undefined || value === null ? "–" : figure.share ? percent(value) : count(value)}`;
-          }),
-        ],
-        csv: () => [
-          ["policy", "from_ns", "to_ns", figure.words],
-          ...drawn.flatMap(({ result, part, values }) => values.map((value, position): (string | number | null)[] => [result.policy, position * part, (position + 1) * part, value])),
-        ],
+    load(): Values {
+      return {
+        kind: "lines",
+        series: timed.map(({ result, timeline }) => {
+          const values = figure.of(timeline.parts);
+          return { name: result.policy, values: middles.map((ns) => values[Math.floor(ns / timeline.part_ns)] ?? null) };
+        }),
+        colours: () => timed.map(({ number }) => among(number, results.length)),
+        parts: { label: clock, unit: "time", edges },
+        measure: figure.share ? { label: figure.words, unit: "share", to: 1.05 } : { label: figure.words, unit: "count", say: count },
+        columns: ["from_ns", "to_ns"],
+        note: remark,
       };
-      return content;
     },
   });
-  return plot;
+  return chart;
 }

@@ -2,11 +2,12 @@
 // accesses are, stronger the more there are.
 
 import { api, standalone, type Frame, type Picture } from "./api.ts";
-import { type By, BY, chosenColour, othersColour, rgb, scheme } from "./colours.ts";
+import { type Area, type Axes, toPixels } from "./axis.ts";
+import { type By, BY, chosenColour, ink, othersColour, rgb, scheme } from "./colours.ts";
 import { type Context, threadColours } from "./context.ts";
 import { h } from "./dom.ts";
 import { bytes, exact, percent, counted, time } from "./format.ts";
-import { type Area, type Content, ink, toPixels } from "./plot.ts";
+import type { Picture as Painting } from "./plot.ts";
 import { go } from "./state.ts";
 
 export interface Wanted {
@@ -23,13 +24,13 @@ export interface Wanted {
   label: string;
   /** The most accesses of a dot, where pictures are drawn on one scale. */
   scale?: { most: number };
-  overlay?(g: CanvasRenderingContext2D, area: Area, content: Content): void;
+  overlay?(g: CanvasRenderingContext2D, area: Area, axes: Axes): void;
   describe?(offset: number): string[];
   open?(offset: number, ns: number): void;
 }
 
 /** A picture, and the accesses of each colour in it. */
-export interface Density extends Content {
+export interface Density extends Painting {
   totals: number[];
   /** The note, where the strongest dot of several pictures has so many accesses. */
   noted(most: number): string;

@@ -1,11 +1,15 @@
 // Costs as a flame graph: each object, the call site that allocated it, the functions that access it, and their lines.
+//
+// It is a `Plot`, not a library's: neither d3-flame-graph 5.0.0 nor flame-chart-js 3.3.0 lets keys reach a frame or gives it an accessible
+// name, and neither saves a picture or draws an object without a call site over two rows.
 
 import { api, type Branch, type Flame } from "./api.ts";
-import { chosenColour, few, othersColour, over } from "./colours.ts";
+import { fitted, toPixels } from "./axis.ts";
+import { chosenColour, few, ink, othersColour, over } from "./colours.ts";
 import type { Context } from "./context.ts";
 import { h } from "./dom.ts";
 import { count, exact, percent, time } from "./format.ts";
-import { type Content, fitted, ink, Plot, toPixels } from "./plot.ts";
+import { type Picture, Plot } from "./plot.ts";
 import { go, link, note, number, step } from "./state.ts";
 import { bar, table } from "./table.ts";
 
@@ -118,7 +122,7 @@ const isMatch = (branch: Branch, search: string) => branch.name.toLowerCase().in
 const matching = (found: Box[], search: string) =>
   search === "" ? [] : found.filter(({ branch, path }) => isMatch(branch, search) && !path.slice(0, -1).some((above) => isMatch(above, search)));
 
-function picture(context: Context, flame: Flame, measure: Measure, search: string, range: [number, number] | null): Content {
+function picture(context: Context, flame: Flame, measure: Measure, search: string, range: [number, number] | null): Picture {
   const whole = flame.all[measure];
   const [, measured, words] = MEASURES.find(([name]) => name === measure) ?? MEASURES[0];
   const found = boxes(flame.all, measure);
@@ -126,7 +130,7 @@ function picture(context: Context, flame: Flame, measure: Measure, search: strin
   const objects = found.filter(({ branch }) => branch.level === "object");
   const hue = (box: Box) => (box.branch.level === "all" || box.hue >= 7 ? othersColour() : few(box.hue));
   const isKnown = context.recording.machine.nodes.length > 1;
-  const content: Content = {
+  const content: Picture = {
     x: { label: measured, from: shown[0], to: shown[1] > shown[0] ? shown[1] : Math.max(whole, 1), unit: measure.endsWith("_ns") ? "time" : "count" },
     y: { label: "", from: 0, to: ROWS.length, unit: "names", names: ROWS },
     step: [(shown[1] - shown[0]) / 100, 1],

@@ -1,8 +1,10 @@
 // The address space with ranges folded away in which nothing was accessed: an axis of pieces with
 // breaks between them, and a picture that is joined of one for each piece.
 
+import { type Area, fitted, toPixels } from "./axis.ts";
+import { ink } from "./colours.ts";
 import { bytes } from "./format.ts";
-import { type Area, type Content, fitted, ink, toPixels } from "./plot.ts";
+import type { Picture } from "./plot.ts";
 
 /** A range of places that stays, and where it begins on the axis. */
 export interface Piece { from: number; to: number; at: number }
@@ -74,23 +76,34 @@ export class Folding {
   }
 }
 
-/** One picture of one for each shown piece, along an axis. */
-export function joined(parts: { piece: Piece; content: Content }[], along: "x" | "y", range: [number, number], label: string, ticks: (piece: Piece) => string): Content {
+/** Paints a break of an axis, between dashed lines. */
+export function broken(g: CanvasRenderingContext2D, { x, y, width, height }: Area, along: "x" | "y"): void {
+  g.fillStyle = ink("--soft");
+  g.strokeStyle = ink("--line");
+  g.fillRect(x, y, width, height);
+  g.setLineDash([4, 3]);
+  g.strokeRect(x, y, along === "x" ? 0 : width, along === "x" ? height : 0);
+  g.strokeRect(along === "x" ? x + width : x, along === "x" ? y : y + height, along === "x" ? 0 : width, along === "x" ? height : 0);
+  g.setLineDash([]);
+}
+
+/** One picture of one for each shown piece of its vertical axis. */
+export function joined(parts: { piece: Piece; content: Picture }[], range: [number, number], ticks: (piece: Piece) => string): Picture {
   const [first] = parts;
-  const across = along === "x" ? "y" : "x";
-  const most = Math.max(...parts.map(({ content }) => content[across].to));
-  for (const { content } of parts) content[across].to = most;
-  const at = (position: number) => parts.findLast(({ piece }) => piece.at <= position) ?? first;
-  const axis = { label, from: range[0], to: range[1], unit: "bytes" as const, ticks: parts.map(({ piece }): [number, string] => [piece.at, ticks(piece)]) };
-  const content: Content = {
+  const of = (position: number) => {
+    const { piece, content } = parts.findLast(({ piece }) => piece.at <= position) ?? first;
+    const place = piece.from + position - piece.at;
+    return { content, place, isInside: place < piece.to };
+  };
+  const content: Picture = {
     ...first.content,
-    [along]: axis,
+    y: { label: "", from: range[0], to: range[1], unit: "bytes", ticks: parts.map(({ piece }): [number, string] => [piece.at, ticks(piece)]) },
     empty: parts.every(({ content }) => content.empty !== undefined) ? first.content.empty : undefined,
     draw(g, area) {
+      const edge = (position: number) => toPixels(content, area, [content.x.from, position])[1];
       parts.forEach(({ piece, content: part }, number) => {
-        const edge = (position: number) => toPixels(content, area, along === "x" ? [position, content.y.from] : [content.x.from, position])[along === "x" ? 0 : 1];
         const [low, high] = [edge(piece.at), edge(piece.at + piece.to - piece.from)];
-        const inside: Area = along === "x" ? { ...area, x: low, width: high - low } : { ...area, y: low, height: high - low };
+        const inside: Area = { ...area, y: low, height: high - low };
         g.save();
         g.beginPath();
         g.rect(inside.x, inside.y, inside.width, inside.height);
@@ -99,36 +112,23 @@ export function joined(parts: { piece: Piece; content: Content }[], along: "x" |
         g.restore();
         const next = parts[number + 1];
         if (next === undefined) return;
-        const until = edge(next.piece.at);
-        g.fillStyle = ink("--soft");
-        g.strokeStyle = ink("--line");
-        const [x, y, width, height] = along === "x" ? [high, area.y, until - high, area.height] : [area.x, high, area.width, until - high];
-        g.fillRect(x, y, width, height);
-        g.setLineDash([4, 3]);
-        g.strokeRect(x, y, along === "x" ? 0 : width, along === "x" ? height : 0);
-        g.strokeRect(along === "x" ? x + width : x, along === "x" ? y : y + height, along === "x" ? 0 : width, along === "x" ? height : 0);
-        g.setLineDash([]);
-        if (along === "y" && height >= 8) {
-          g.fillStyle = ink("--faint");
-          g.font = `${Math.min(11, height)}px system-ui, sans-serif`;
-          g.textAlign = "center";
-          g.textBaseline = "middle";
-          g.fillText(fitted(g, `${bytes(next.piece.from - piece.to)} untouched`, width), x + width / 2, y + height / 2);
-        }
+        const height = edge(next.piece.at) - high;
+        broken(g, { ...area, y: high, height }, "y");
+        if (height < 8) return;
+        g.fillStyle = ink("--faint");
+        g.font = `${Math.min(11, height)}px system-ui, sans-serif`;
+        g.textAlign = "center";
+        g.textBaseline = "middle";
+        g.fillText(fitted(g, `${bytes(next.piece.from - piece.to)} untouched`, area.width), area.x + area.width / 2, high + height / 2);
       });
     },
     at(x, y) {
-      const position = along === "x" ? x : y;
-      const { piece, content: part } = at(position);
-      const place = piece.from + position - piece.at;
-      if (place >= piece.to) return ["untouched"];
-      return part.empty !== undefined ? ["no access"] : along === "x" ? part.at(place, y) : part.at(x, place);
+      const { content: part, place, isInside } = of(y);
+      return !isInside ? ["untouched"] : part.empty !== undefined ? ["no access"] : part.at(x, place);
     },
     open(x, y) {
-      const position = along === "x" ? x : y;
-      const { piece, content: part } = at(position);
-      const place = piece.from + position - piece.at;
-      if (place < piece.to) part.open?.(along === "x" ? place : x, along === "x" ? y : place);
+      const { content: part, place, isInside } = of(y);
+      if (isInside) part.open?.(x, place);
     },
     async csv() {
       const all = await Promise.all(parts.map(({ content }) => content.csv()));

@@ -24,6 +24,7 @@ const KEYS: [string, [string, string][]][] = [
     ["pointer, arrow keys", "say what is at a place, below the picture"],
     ["click, Enter", "open what is there: an object, or the function behind a dot"],
     ["two fingers", "zoom in and out; one drags; a tap says what is there, and another opens it"],
+    ["click on a name below bars or lines", "hides what it stands for, or shows it again"],
     ["PNG, CSV", "save the picture, or its numbers"],
   ]],
   ["Plan", [

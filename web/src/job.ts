@@ -1,10 +1,10 @@
 // A job: which of its ranks behave alike, who does not, and what they were bound to. A rank leads to its own recording.
 
 import { api, type Job, type JobGroup, type JobHost, type JobNode, type JobRank, type JobReport, standalone, type Use } from "./api.ts";
+import { Chart, named, type Values } from "./chart.ts";
 import { among, few } from "./colours.ts";
 import { h } from "./dom.ts";
 import { bytes, count, exact, percent, counted, time } from "./format.ts";
-import { Plot, type Content, toPixels } from "./plot.ts";
 import { go, link } from "./state.ts";
 import { bar, type Column, sortedTable, table } from "./table.ts";
 
@@ -150,36 +150,27 @@ function ranks(report: JobReport, opened: [number, number][], hasNodes: boolean)
 }
 
 /** A bar for each rank, by number: what it lost, in the colour of its group. */
-function chart(report: JobReport, hasNodes: boolean): Plot {
+function chart(report: JobReport, hasNodes: boolean): Chart {
   const { ranks, groups } = report;
-  const most = Math.max(...ranks.map(lost), 0.01);
-  const colour = (rank: JobRank) => (rank.group === null ? few(7) : among(rank.group, groups.length));
-  return new Plot({
+  const of = (group: number | null, name: string) => ({ name, values: ranks.map((rank) => (rank.group === group ? lost(rank) : null)) });
+  const isAlone = ranks.some((rank) => rank.group === null);
+  return new Chart({
     title: "Time lost by rank",
     height: 240,
-    load() {
-      const content: Content = {
-        x: { label: "rank, in order", from: 0, to: ranks.length, unit: "count" },
-        y: { label: "share of the time", from: 0, to: most * 1.1, unit: "share", up: true },
-        step: [1, most / 20],
-        empty: ranks.every((rank) => rank.cost_ns === 0) ? "No time was lost to memory, as far as was sampled." : undefined,
-        legend: () => groups.slice(0, 8).map((group, number) => [`group ${number + 1}, ${counted(group.ranks.length, "rank")}`, among(number, groups.length)]),
-        draw(g, area) {
-          ranks.forEach((rank, position) => {
-            const [left, top] = toPixels(content, area, [position + 0.1, lost(rank)]);
-            const [right, bottom] = toPixels(content, area, [position + 0.9, 0]);
-            g.fillStyle = colour(rank);
-            g.fillRect(left, top, Math.max(right - left, 1), bottom - top);
-          });
-        },
-        at(x) {
-          const rank = ranks[Math.min(Math.max(Math.floor(x), 0), ranks.length - 1)];
-          return [`rank ${rank.rank}${rank.host === "" ? "" : ` on ${rank.host}`}`, `${percent(lost(rank))} of the time lost`, ...(hasNodes ? [`${remote(rank)} remote`] : []), rank.group === null ? "too few samples for a group" : `group ${rank.group + 1}`];
-        },
-        open: standalone ? undefined : (x) => go({ view: "rank", position: String(Math.min(Math.max(Math.floor(x), 0), ranks.length - 1)) }, false),
-        csv: () => [["rank", "host", "group", "lost", "remote"], ...ranks.map((rank) => [rank.rank, rank.host, rank.group === null ? null : rank.group + 1, lost(rank), rank.remote_share])],
-      };
-      return content;
-    },
+    load: (): Values => ({
+      kind: "stacked",
+      series: [...groups.map((group, number) => of(number, `group ${number + 1}, ${counted(group.ranks.length, "rank")}`)), ...(isAlone ? [of(null, "too few samples for a group")] : [])],
+      colours: () => [...groups.map((_, number) => among(number, groups.length)), few(7)],
+      parts: named("rank", ranks.map((rank) => String(rank.rank))),
+      measure: { label: "share of the time", unit: "share" },
+      columns: ["rank"],
+      empty: ranks.every((rank) => rank.cost_ns === 0) ? "No time was lost to memory, as far as was sampled." : undefined,
+      at(position) {
+        const rank = ranks[position];
+        return [`rank ${rank.rank}${rank.host === "" ? "" : ` on ${rank.host}`}`, `${percent(lost(rank))} of the time lost`, ...(hasNodes ? [`${remote(rank)} remote`] : []), rank.group === null ? "too few samples for a group" : `group ${rank.group + 1}`];
+      },
+      ...(standalone ? {} : { open: (position: number) => go({ view: "rank", position: String(position) }, false) }),
+      csv: () => [["rank", "host", "group", "lost", "remote"], ...ranks.map((rank) => [rank.rank, rank.host, rank.group === null ? null : rank.group + 1, lost(rank), rank.remote_share])],
+    }),
   });
 }

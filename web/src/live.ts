@@ -2,7 +2,7 @@
 // runtime window).
 
 import { api, type LiveLog, type LiveProcess, standalone } from "./api.ts";
-import { coursePlot } from "./course.ts";
+import { courseChart } from "./course.ts";
 import { h } from "./dom.ts";
 import { count, exact, percent, time } from "./format.ts";
 import { movementsView } from "./movements.ts";
@@ -44,7 +44,7 @@ export function liveView(number: number, name: string): HTMLElement {
 function show(log: LiveLog, latest: boolean): Element[] {
   const { result } = log;
   const state = read();
-  const course = coursePlot([result], state.figure ?? "", "time since the daemon began", "");
+  const course = courseChart([result], state.figure ?? "", "time since the daemon began", "");
   const part = result.timeline?.part_ns ?? 1e9;
   const at = latest || state.t === undefined ? { ...state, t: String(Math.round(result.time_ns)), speed: Math.log10(Math.max(part, 1) / 0.6).toFixed(2) } : state;
   return [

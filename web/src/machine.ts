@@ -1,13 +1,14 @@
 // The machine: how much of the accesses goes from which node's CPUs to which node's memory, before and after.
 
 import { api, type Machine, type Node_, type Threads } from "./api.ts";
-import { among, over, ramp } from "./colours.ts";
-import { type Line, lines } from "./course.ts";
+import { fitted, toPixels } from "./axis.ts";
+import { Chart, type Values } from "./chart.ts";
+import { among, ink, over, ramp } from "./colours.ts";
 import type { Context } from "./context.ts";
 import { coded, h } from "./dom.ts";
 import { bytes, count, counted, exact, percent, time } from "./format.ts";
 import { note } from "./state.ts";
-import { type Content, fitted, ink, Plot, toPixels } from "./plot.ts";
+import { type Picture, Plot } from "./plot.ts";
 import { table } from "./table.ts";
 
 interface Row { node: Node_; position: number }
@@ -81,7 +82,7 @@ export function machineView(context: Context): HTMLElement {
 }
 
 /** A figure of each node's memory over time. */
-interface Figure { name: string; words: string; unit: "share" | "count"; of(served: Served, seconds: number): number | null; say(value: number): string }
+interface Figure { name: string; words: string; unit: "share" | "count" | "bytes/s"; of(served: Served, seconds: number): number | null; say(value: number): string }
 type Served = Threads["timeline"]["memory"][number][number];
 
 const FIGURES: Figure[] = [
@@ -89,18 +90,18 @@ const FIGURES: Figure[] = [
   { name: "accesses", words: "accesses a second", unit: "count", of: ({ local, remote }, seconds) => (local + remote) / seconds, say: count },
 ];
 
-/** Lines that came from memory, where the source of the samples says so. */
-const bandwidth = (line: number): Figure =>
-  ({ name: "bandwidth", words: "bytes a second", unit: "count", of: ({ lines }, seconds) => (lines * line) / seconds, say: (value) => `${bytes(value)}/s` });
+/** Bytes of lines that came from memory, where the source of the samples says so. */
+const BANDWIDTH: Figure =
+  { name: "bandwidth", words: "bytes a second", unit: "bytes/s", of: ({ lines }, seconds) => (lines * 64) / seconds, say: (value) => `${bytes(value)}/s` };
 
 /** How each node's memory was used while time went on. */
-function overTime(context: Context, { timeline }: Threads): Plot {
+function overTime(context: Context, { timeline }: Threads): Chart {
   const { recording, state } = context;
   const { nodes } = recording.machine;
   const { memory } = timeline;
   const served = memory.flat();
   const isMeasured = recording.measures_latency && served.some(({ lines }) => lines > 0);
-  const figures = [...FIGURES, ...(isMeasured ? [bandwidth(64)] : [])];
+  const figures = [...FIGURES, ...(isMeasured ? [BANDWIDTH] : [])];
   let figure = figures.find(({ name }) => name === state.figure) ?? figures[0];
   // Bars of few accesses say nothing: parts are put together until each has some on the average.
   const all = served.reduce((sum, { local, remote }) => sum + local + remote, 0);
@@ -112,47 +113,39 @@ function overTime(context: Context, { timeline }: Threads): Plot {
   const select = h("select", { id: "memory-figure", "aria-label": "figure of each node over time", onchange: () => {
     figure = figures[select.selectedIndex];
     note({ figure: figure.name });
-    void plot.refresh();
+    void chart.refresh();
   } }, figures.map(({ name, words }) => h("option", { value: name, selected: name === figure.name }, words)));
-  const plot: Plot = new Plot({
+  const chart: Chart = new Chart({
     title: "Each node's memory over time",
     height: 260,
     left: 96,
     controls: select,
-    load() {
-      const drawn = nodes.map((_, node): Line => ({ part_ns, from_ns: timeline.from_ns, values: merged.map((row) => figure.of(row[node], part_ns / 1e9)), colour: () => among(node, nodes.length) }));
-      const most = Math.max(...drawn.flatMap(({ values }) => values.map((value) => value ?? 0)), 0);
-      const top = figure.unit === "share" ? 1.05 : most * 1.05 || 1;
-      const content: Content = {
-        x: { label: "time since the recording began", from: context.range[0], to: context.range[1], unit: "time" },
-        y: { label: figure.words, from: 0, to: top, unit: figure.unit, up: true, ...(figure.name === "bandwidth" ? { ticks: [0, 0.25, 0.5, 0.75, 1].map((share): [number, string] => [share * most, figure.say(share * most)]) } : {}) },
-        step: [part_ns, top / 50],
-        empty: all > 0 ? undefined : nodes.length === 1
-          ? "The recording was made on one memory node: which accesses are local is no question there."
-          : "No access is known whose CPU and page have a node: there is no local share over time.",
-        legend: () => nodes.map((node, position): [string, string] => [`memory of node ${node.id}`, among(position, nodes.length)]),
-        note: `Each point is ${time(part_ns)}.${isMeasured ? " Bytes: lines of 64 that came from memory or another node's cache, estimated from the samples; what caches write back is not counted." : recording.measures_latency ? "" : " Bytes a second are not known: samples of this kind do not say what served them."}`,
-        draw: (g, area) => lines(g, content, area, drawn),
-        at(x) {
-          const part = Math.floor((x - timeline.from_ns) / part_ns);
-          return [
-            time(x),
-            ...nodes.map((node, position) => {
-              const served = merged[part]?.[position];
-              const value = served === undefined ? null : figure.of(served, part_ns / 1e9);
-              return `node ${node.id} ${value === null ? "–" : figure.say(value)}${served === undefined || figure.name === "local" ? "" : ` (${percent(served.local / Math.max(served.local + served.remote, 1e-9))} local)`}`;
-            }),
-          ];
-        },
-        csv: () => [
-          ["from_ns", "to_ns", "node", "local_accesses", "remote_accesses", "lines_from_memory"],
-          ...merged.flatMap((row, part) => row.map((served, node): number[] => [timeline.from_ns + part * part_ns, timeline.from_ns + (part + 1) * part_ns, nodes[node].id, served.local, served.remote, served.lines])),
-        ],
-      };
-      return content;
-    },
+    load: (): Values => ({
+      kind: "lines",
+      series: nodes.map(({ id }, node) => ({ name: `memory of node ${id}`, values: merged.map((row) => figure.of(row[node], part_ns / 1e9)) })),
+      colours: () => nodes.map((_, node) => among(node, nodes.length)),
+      parts: { label: "time since the recording began", unit: "time", edges: Array.from({ length: parts + 1 }, (_, part) => timeline.from_ns + part * part_ns), from: context.range[0], to: context.range[1] },
+      measure: { label: figure.words, unit: figure.unit, ...(figure.unit === "share" ? { to: 1.05 } : {}) },
+      columns: ["from_ns", "to_ns"],
+      empty: all > 0 ? undefined : nodes.length === 1
+        ? "The recording was made on one memory node: which accesses are local is no question there."
+        : "No access is known whose CPU and page have a node: there is no local share over time.",
+      note: `Each part is ${time(part_ns)}.${isMeasured ? " Bytes: lines of 64 that came from memory or another node's cache, estimated from the samples; what caches write back is not counted." : recording.measures_latency ? "" : " Bytes a second are not known: samples of this kind do not say what served them."}`,
+      at: (part, ns) => [
+        time(ns),
+        ...nodes.map(({ id }, node) => {
+          const served = merged[part][node];
+          const value = figure.of(served, part_ns / 1e9);
+          return `node ${id} ${value === null ? "–" : figure.say(value)}${figure.name === "local" ? "" : ` (${percent(served.local / Math.max(served.local + served.remote, 1e-9))} local)`}`;
+        }),
+      ],
+      csv: () => [
+        ["from_ns", "to_ns", "node", "local_accesses", "remote_accesses", "lines_from_memory"],
+        ...merged.flatMap((row, part) => row.map((served, node): number[] => [timeline.from_ns + part * part_ns, timeline.from_ns + (part + 1) * part_ns, nodes[node].id, served.local, served.remote, served.lines])),
+      ],
+    }),
   });
-  return plot;
+  return chart;
 }
 
 /** Share of all traffic that the busiest pair of nodes has. */
@@ -177,7 +170,7 @@ function heat(title: string, machine: Machine, traffic: number[][], most: number
     height: 58 + Math.min(Math.max(nodes.length * 52, 130), 460),
     left: 96,
     load: () => {
-      const content: Content = {
+      const content: Picture = {
         // Devices are on the map where there is room for their names.
         x: { label: "memory of", from: 0, to: nodes.length, unit: "names", names: names.map((name, node) => (near[node] === "" || nodes.length > 4 ? name : `${name} (${near[node]})`)) },
         y: { label: "CPUs of", from: 0, to: nodes.length, unit: "names", names },

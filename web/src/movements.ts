@@ -2,10 +2,11 @@
 // had, and the first against the last home.
 
 import type { Movement, Movements, Result } from "./api.ts";
-import { among } from "./colours.ts";
+import { type Area, toPixels } from "./axis.ts";
+import { among, ink } from "./colours.ts";
 import { h } from "./dom.ts";
 import { bytes, count, exact, percent, time } from "./format.ts";
-import { type Area, type Content, ink, Plot, toPixels } from "./plot.ts";
+import { type Picture, Plot } from "./plot.ts";
 import { note, number, type State } from "./state.ts";
 import { table } from "./table.ts";
 
@@ -140,7 +141,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
   };
   const trail = () => 10 ** speed * TRAIL_S;
   const words = ([ns, page, kind, from, to]: Movement) => `${time(ns)}: ${kind} page ${found.name(page)}, node ${from} → node ${to}`;
-  const content: Content = {
+  const content: Picture = {
     x: { label: "", from: 0, to: 1, unit: "count" },
     y: { label: "", from: 0, to: 1, unit: "count" },
     plain: true,
@@ -330,7 +331,7 @@ function homesPlot(found: Course, policy: string, state: State): HTMLElement {
       const rows = all.slice(first, first + ROWS);
       where.textContent = `pages ${exact(first + 1)} to ${exact(first + rows.length)} of ${exact(all.length)}`;
       const columns = Math.min(HOMES_MAX, Math.max(2, ...rows.map(({ homes }) => homes.length)));
-      const content: Content = {
+      const content: Picture = {
         x: { label: "home: the first, and each after a movement", from: 0, to: columns, unit: "names", names: Array.from({ length: columns }, (_, at) => (at === 0 ? "first" : String(at + 1))) },
         y: { label: "", from: 0, to: rows.length, unit: "names", names: rows.map(({ page }) => found.name(page)) },
         step: [1, 1],
@@ -399,7 +400,7 @@ function locations(found: Course, policy: string, state: State): HTMLElement {
         for (let page = at; page < Math.min(at + column, end); page += 1) counts.set(homes[page], (counts.get(homes[page]) ?? 0) + 1);
         return [...counts].sort((a, b) => b[1] - a[1])[0]?.[0];
       };
-      const content: Content = {
+      const content: Picture = {
         x: { label: `page of ${bytes(found.movements.page_bytes)}, in order of address`, from, to, unit: "pages" },
         y: { label: "", from: 0, to: 3, unit: "names", names: ["first", "last", "changed"] },
         step: [column, 1],

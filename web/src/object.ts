@@ -1,12 +1,13 @@
 // One object: which thread uses which page, what is accessed when, and from where in the program.
 
 import { api, type Instance, type Plan, type Shown, standalone } from "./api.ts";
-import { byName } from "./colours.ts";
+import { type Area, type Axes, toPixels } from "./axis.ts";
+import { byName, ink } from "./colours.ts";
 import { type Context, type ObjectAt, objects, threadColour, threadName } from "./context.ts";
 import { chooser, density } from "./density.ts";
 import { h } from "./dom.ts";
 import { bytes, count, exact, percent, counted, time } from "./format.ts";
-import { type Area, type Content, ink, Plot, toPixels } from "./plot.ts";
+import { type Picture, Plot } from "./plot.ts";
 import { go, link, number, step } from "./state.ts";
 import { table } from "./table.ts";
 
@@ -155,7 +156,7 @@ function within([from, to]: [number, number], [low, high]: [number, number]): [n
 }
 
 /** Page × thread. */
-async function matrix(context: Context, object: number, shown: Shown, from: number, to: number, width: number): Promise<Content> {
+async function matrix(context: Context, object: number, shown: Shown, from: number, to: number, width: number): Promise<Picture> {
   const { recording } = context;
   const page = (offset: number) => offset / shown.page_bytes;
   const range = [Math.floor(page(from)), Math.ceil(page(to))];
@@ -170,7 +171,7 @@ async function matrix(context: Context, object: number, shown: Shown, from: numb
     found.from + Math.ceil((position * (found.to - found.from)) / found.bins),
     found.from + Math.ceil(((position + 1) * (found.to - found.from)) / found.bins) - 1,
   ];
-  const content: Content = {
+  const content: Picture = {
     x: { label: `page of ${bytes(found.page_bytes)}`, from: page(from), to: page(to), unit: "pages" },
     y: { label: "", from: 0, to: Math.max(threads.length, 1), unit: "names", names },
     step: [pagesOfBin, 1],
@@ -235,7 +236,7 @@ function pattern(
   size: number,
   g: CanvasRenderingContext2D,
   area: Area,
-  content: Content,
+  content: Axes,
 ): void {
   const { block_bytes: block = 0, threads = [] } = found;
   if (block <= 0 || threads.length === 0) return;

@@ -5,6 +5,7 @@ import { paintOn } from "./colours.ts";
 import { compareView } from "./compare.ts";
 import { type Context, createdThreads } from "./context.ts";
 import { download, fileName, h } from "./dom.ts";
+import { redrawAll } from "./figure.ts";
 import { flameView } from "./flame.ts";
 import { hint, listen, searchIfAsked, toggle } from "./help.ts";
 import { jobView, openRank } from "./job.ts";
@@ -14,7 +15,6 @@ import { machineView } from "./machine.ts";
 import { objectView } from "./object.ts";
 import { objectsView } from "./objects.ts";
 import { planView } from "./plan.ts";
-import { redrawAll } from "./plot.ts";
 import { simulationView } from "./simulation.ts";
 import { sourceView } from "./source.ts";
 import { spaceView } from "./space.ts";
@@ -123,6 +123,10 @@ function tell(open: Open, at: number, progress: Progress): void {
   status.replaceChildren(h("details", { open: said.some((child) => child instanceof Element && (child.className === "problem" || child.querySelector("progress") !== null)) }, h("summary", {}, summary), ...said));
 }
 
+/** Which picture has the keys, by name; the strip's title changes with what is selected. */
+const pictureOf = (element: Element | null) =>
+  !element?.classList.contains("surface") ? null : element.closest(".whole-time") ? "strip" : element.getAttribute("aria-label");
+
 let drawn = "";
 let drawing = 0;
 /** What was open when the page was last drawn: ranks' recordings come later. */
@@ -166,10 +170,10 @@ async function draw(open: Open): Promise<void> {
     const context: Context = { open, number: at, recording, report, progress, state: read(), selection, range: selection ?? [0, recording.duration_ns] };
     const [, view] = VIEWS[name] ?? VIEWS.summary;
     // Whoever works with the keys stays at the picture.
-    const held = document.activeElement instanceof HTMLCanvasElement ? document.activeElement.getAttribute("aria-label") : null;
+    const held = pictureOf(document.activeElement);
     over.replaceChildren(strip(at, recording, state.strip, selection).element, report.share < 1 && selection !== null ? h("p", { className: "note sampled" }, `Tables are of a sample of ${percent(report.share)} of the accesses in the selected time${isRead ? "; all of them are being counted" : ""}.`) : "");
     main.replaceChildren(view(context));
-    if (held !== null) [...document.querySelectorAll("canvas")].find((canvas) => canvas.getAttribute("aria-label") === held)?.focus();
+    if (held !== null) [...document.querySelectorAll<HTMLElement>(".surface")].find((surface) => pictureOf(surface) === held)?.focus();
     searchIfAsked();
     drawn = `${at} ${progress.share} ${progress.picture_share}`;
     if (!isRead || progress.picture_share < 1) setTimeout(() => void watch(open, at), 700);

@@ -1,11 +1,11 @@
 // The plan: each decision with its reason and its predicted gain, and what other placements would do.
 
 import { api, type Outcome, type Plan, type Planned, type PlanTime, standalone } from "./api.ts";
+import { Chart, named, type Values } from "./chart.ts";
 import { few } from "./colours.ts";
 import type { Context } from "./context.ts";
 import { coded, download, h } from "./dom.ts";
 import { bytes, percent, time } from "./format.ts";
-import { type Content, Plot, toPixels } from "./plot.ts";
 import { link, note } from "./state.ts";
 import { table } from "./table.ts";
 
@@ -239,35 +239,22 @@ function edited(text: string): Record<string, string> {
   throw new Error("the edits in this address can't be read: it was cut short or changed");
 }
 
-function chart(rows: Planned[]): Plot {
-  return new Plot({
+function chart(rows: Planned[]): Chart {
+  return new Chart({
     title: "Local accesses by object",
     height: Math.max(140, 60 + 34 * rows.length),
     left: 200,
-    load() {
-      const content: Content = {
-        x: { label: "share of accesses to the thread's own node", from: 0, to: 1, unit: "share" },
-        y: { label: "", from: 0, to: Math.max(rows.length, 1), unit: "names", names: rows.map((row) => row.name) },
-        step: [0.02, 1],
-        empty: rows.length === 0 ? "No object of this recording costs enough to be placed: record for longer." : undefined,
-        legend: () => BARS.map(([, name, colour]) => [name, few(colour)]),
-        draw(g, area) {
-          rows.forEach((row, line) => {
-            BARS.forEach(([key, , colour], bar) => {
-              const [left, top] = toPixels(content, area, [0, line + 0.1 + bar * 0.27]);
-              const [right, bottom] = toPixels(content, area, [row[key].local_share, line + 0.1 + (bar + 1) * 0.27]);
-              g.fillStyle = few(colour);
-              g.fillRect(left, top, Math.max(right - left, 1), bottom - top - 1);
-            });
-          });
-        },
-        at(_, y) {
-          const row = rows[Math.floor(y)];
-          return [row.name, ...BARS.map(([key, name]) => `${name} ${percent(row[key].local_share)}`), `${percent(row.cost_share)} of the cost`];
-        },
-        csv: () => [["object", "cost_share", ...BARS.map(([, name]) => name)], ...rows.map((row) => [row.name, row.cost_share, ...BARS.map(([key]) => row[key].local_share)])],
-      };
-      return content;
-    },
+    load: (): Values => ({
+      kind: "beside",
+      lies: true,
+      series: BARS.map(([key, name]) => ({ name, values: rows.map((row) => row[key].local_share) })),
+      colours: () => BARS.map(([, , colour]) => few(colour)),
+      parts: named("", rows.map((row) => row.name)),
+      measure: { label: "share of accesses to the thread's own node", unit: "share", to: 1 },
+      columns: ["object"],
+      empty: rows.length === 0 ? "No object of this recording costs enough to be placed: record for longer." : undefined,
+      at: (at) => [rows[at].name, ...BARS.map(([key, name]) => `${name} ${percent(rows[at][key].local_share)}`), `${percent(rows[at].cost_share)} of the cost`],
+      csv: () => [["object", "cost_share", ...BARS.map(([, name]) => name)], ...rows.map((row) => [row.name, row.cost_share, ...BARS.map(([key]) => row[key].local_share)])],
+    }),
   });
 }

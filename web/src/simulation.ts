@@ -1,12 +1,12 @@
 // Results of simulations: what each policy's time went to, as in Verghese's Figure 6.1.
 
 import { api, type Result, type Simulation } from "./api.ts";
+import { Chart, named as rows, type Values } from "./chart.ts";
 import { among, few, PARTS } from "./colours.ts";
-import { coursePlot } from "./course.ts";
+import { courseChart } from "./course.ts";
 import { h } from "./dom.ts";
 import { count, exact, percent, counted, time } from "./format.ts";
 import { movementsView } from "./movements.ts";
-import { type Content, Plot, toPixels } from "./plot.ts";
 import { read } from "./state.ts";
 import { table } from "./table.ts";
 
@@ -26,7 +26,7 @@ function show(simulation: Simulation): Element[] {
   const { results } = simulation;
   const [first] = results;
   const state = read();
-  const course = coursePlot(results, state.figure ?? "");
+  const course = courseChart(results, state.figure ?? "");
   const load = (result: Result) => (Array.isArray(result.controller_load) ? (result.controller_load as number[]) : []);
   const figures: [string, string, (value: number) => string][] = [
     ["time_ns", "time", time],
@@ -62,6 +62,7 @@ function show(simulation: Simulation): Element[] {
           value: (result: Result) => figure(result, key) ?? "",
           cell: (result: Result) => { const value = figure(result, key); return value === null ? "–" : format(value); },
           number: true,
+          minor: MINOR.has(key),
         })),
       ],
     }),
@@ -69,6 +70,9 @@ function show(simulation: Simulation): Element[] {
     ...parameters(results),
   ];
 }
+
+/** Figures that narrow windows leave out. */
+const MINOR = new Set(["collapsed", "interleaved", "ping_pong", "multiple", "incorrect", "controller_imbalance", "pages_max"]);
 
 /** A policy's name: where threads moved, other misses would have been. */
 const named = (result: Result) => `${result.policy}${result.estimated === true ? " (estimated)" : ""}`;
@@ -80,74 +84,50 @@ function parameters(results: Result[]): Element[] {
   return [h("h3", {}, "Parameters"), h("dl", { id: "parameters" }, results.flatMap((result) => [h("dt", {}, named(result)), h("dd", {}, words(result) || "none")]))];
 }
 
-function bars(results: Result[]): Plot {
+function bars(results: Result[]): Chart {
   const total = (result: Result) => PARTS.reduce((sum, [key]) => sum + (figure(result, key) ?? 0), 0);
-  const most = Math.max(...results.map(total), 1);
   const base = total(results[0]) || 1;
-  return new Plot({
+  return new Chart({
     title: "All threads' time by policy",
     height: Math.max(160, 60 + 34 * results.length),
     left: 150,
-    load() {
-      const content: Content = {
-        x: { label: "time of all threads together", from: 0, to: most * 1.05, unit: "time" },
-        y: { label: "", from: 0, to: results.length, unit: "names", names: results.map(named) },
-        step: [most / 50, 1],
-        legend: () => PARTS.map(([, name, colour]) => [name, few(colour)]),
-        draw(g, area) {
-          results.forEach((result, line) => {
-            let sum = 0;
-            for (const [key, , colour] of PARTS) {
-              const value = figure(result, key) ?? 0;
-              const [left, top] = toPixels(content, area, [sum, line + 0.15]);
-              const [right, bottom] = toPixels(content, area, [(sum += value), line + 0.85]);
-              g.fillStyle = few(colour);
-              g.fillRect(left, top, right - left, bottom - top);
-            }
-          });
-        },
-        at(_, y) {
-          const result = results[Math.floor(y)];
-          return [result.policy, `${time(total(result))}, ${((100 * total(result)) / base).toFixed(0)} where ${results[0].policy} is 100`, ...PARTS.map(([key, name]) => `${name} ${time(figure(result, key) ?? 0)}`)];
-        },
-        csv: () => [["policy", ...PARTS.map(([key]) => key)], ...results.map((result) => [result.policy, ...PARTS.map(([key]) => figure(result, key))])],
-      };
-      return content;
-    },
+    load: (): Values => ({
+      kind: "stacked",
+      lies: true,
+      series: PARTS.map(([key, name]) => ({ name, values: results.map((result) => figure(result, key)) })),
+      colours: () => PARTS.map(([, , colour]) => few(colour)),
+      parts: rows("", results.map(named)),
+      measure: { label: "time of all threads together", unit: "time" },
+      columns: ["policy"],
+      at(row) {
+        const result = results[row];
+        return [result.policy, `${time(total(result))}, ${((100 * total(result)) / base).toFixed(0)} where ${results[0].policy} is 100`, ...PARTS.map(([key, name]) => `${name} ${time(figure(result, key) ?? 0)}`)];
+      },
+      csv: () => [["policy", ...PARTS.map(([key]) => key)], ...results.map((result) => [result.policy, ...PARTS.map(([key]) => figure(result, key))])],
+    }),
   });
 }
 
-function controllers(results: Result[], load: (result: Result) => number[]): Plot {
+function controllers(results: Result[], load: (result: Result) => number[]): Chart {
   const nodes = Math.max(...results.map((result) => load(result).length));
   const share = (result: Result, node: number) => (load(result)[node] ?? 0) / (load(result).reduce((a, b) => a + b, 0) || 1);
-  const most = Math.max(...results.flatMap((result) => load(result).map((_, node) => share(result, node))), 0);
-  return new Plot({
+  return new Chart({
     title: "Load of memory controllers by policy",
     height: Math.max(160, 60 + Math.max(34, 9 * nodes) * results.length),
     left: 150,
-    load() {
-      const content: Content = {
-        x: { label: "share of the policy's requests", from: 0, to: Math.max(most * 1.1, 1 / nodes), unit: "share" },
-        y: { label: "", from: 0, to: results.length, unit: "names", names: results.map((result) => result.policy) },
-        step: [most / 50 || 0.01, 1],
-        legend: () => Array.from({ length: nodes }, (_, node) => [`node ${node}`, among(node, nodes)]),
-        draw(g, area) {
-          results.forEach((result, line) => {
-            for (let node = 0; node < nodes; node += 1) {
-              const [left, top] = toPixels(content, area, [0, line + 0.1 + (0.8 * node) / nodes]);
-              const [right, bottom] = toPixels(content, area, [share(result, node), line + 0.1 + (0.8 * (node + 1)) / nodes]);
-              g.fillStyle = among(node, nodes);
-              g.fillRect(left, top, right - left, bottom - top - 1);
-            }
-          });
-        },
-        at(_, y) {
-          const result = results[Math.floor(y)];
-          return [result.policy, ...load(result).map((requests, node) => `node ${node} ${exact(requests)} (${percent(share(result, node))})`), ...(typeof result.controller_imbalance === "number" ? [`imbalance ${result.controller_imbalance.toFixed(2)}`] : [])];
-        },
-        csv: () => [["policy", ...Array.from({ length: nodes }, (_, node) => `node ${node}`)], ...results.map((result) => [result.policy, ...load(result)])],
-      };
-      return content;
-    },
+    load: (): Values => ({
+      kind: "beside",
+      lies: true,
+      series: Array.from({ length: nodes }, (_, node) => ({ name: `node ${node}`, values: results.map((result) => share(result, node)) })),
+      colours: () => Array.from({ length: nodes }, (_, node) => among(node, nodes)),
+      parts: rows("", results.map((result) => result.policy)),
+      measure: { label: "share of the policy's requests", unit: "share" },
+      columns: ["policy"],
+      at(row) {
+        const result = results[row];
+        return [result.policy, ...load(result).map((requests, node) => `node ${node} ${exact(requests)} (${percent(share(result, node))})`), ...(typeof result.controller_imbalance === "number" ? [`imbalance ${result.controller_imbalance.toFixed(2)}`] : [])];
+      },
+      csv: () => [["policy", ...Array.from({ length: nodes }, (_, node) => `node ${node}`)], ...results.map((result) => [result.policy, ...load(result)])],
+    }),
   });
 }

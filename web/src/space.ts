@@ -1,14 +1,16 @@
 // The whole address space, without its gaps and with untouched ranges folded away: a histogram with the objects marked, and the same over
 // time.
 
-import { api, type Frame } from "./api.ts";
-import { type By, byName } from "./colours.ts";
+import { api } from "./api.ts";
+import { type Area, type Axes, fitted, toPixels } from "./axis.ts";
+import { Chart, type Values } from "./chart.ts";
+import { type By, byName, ink } from "./colours.ts";
 import { type Context, objects } from "./context.ts";
 import { chooser, density, schemeOf } from "./density.ts";
 import { h } from "./dom.ts";
-import { Folding, joined, type Piece } from "./fold.ts";
+import { broken, Folding, joined } from "./fold.ts";
 import { bytes, exact, percent, counted } from "./format.ts";
-import { type Area, type Content, fitted, ink, Plot, stacked, toPixels } from "./plot.ts";
+import { Plot } from "./plot.ts";
 import { go, number, step } from "./state.ts";
 
 interface Mark { from: number; to: number; name: string; object: number | null; kind: string }
@@ -74,19 +76,13 @@ export function spaceView(context: Context): HTMLElement {
   };
   const accesses = context.report.report.accesses;
   const plots = [
-    new Plot({
+    new Chart({
       title: "Accesses over the address space",
       height: 300,
       left: 96,
-      async load(width) {
+      load: async (width) => {
         const folded = await folding;
-        const range = positions(folded);
-        const rows = (piece: Piece) => Math.max(1, Math.floor((width / 2) * ((piece.to - piece.from) / (range[1] - range[0]))));
-        const parts = await Promise.all(folded.shown(...range).map(async (piece) => ({
-          piece,
-          content: await histogram(context, by, { place_from: Math.floor(piece.from), place_to: Math.ceil(piece.to), from_ns: Math.floor(t0), to_ns: Math.ceil(t1), columns: 1, rows: rows(piece) }, all, describe, open),
-        })));
-        return { ...joined(parts, "x", range, "address", (piece) => address(piece.from)), legend: () => shares(context, by, parts.map(({ content }) => content.totals)) };
+        return histogram(context, by, { folded, range: positions(folded), times: [t0, t1], width, marks: all, describe, open, address });
       },
       zoom: (x) => void zoom(x, x === null ? null : undefined),
       controls: chooser(context, by, (by) => go({ by })),
@@ -104,7 +100,7 @@ export function spaceView(context: Context): HTMLElement {
           const content = await density(context, { origin: 0, from: piece.from, to: piece.to, from_ns: t0, to_ns: t1, by, scale, accesses: accesses * share, label: "", describe, open, overlay: (g, area, content) => labels(all, g, area, content) }, width, Math.max(1, height * share));
           return { piece, content };
         }));
-        return { ...joined(parts, "y", range, "", (piece) => address(piece.from)), note: parts[0].content.noted(scale.most), legend: () => shares(context, by, parts.map(({ content }) => content.totals)) };
+        return { ...joined(parts, range, (piece) => address(piece.from)), note: parts[0].content.noted(scale.most), legend: () => shares(context, by, parts.map(({ content }) => content.totals)) };
       },
       zoom: (x, y) => void zoom(y, x),
       controls: h("label", {}, h("input", { type: "checkbox", id: "fold", checked: state.fold !== "0", onchange: () => go({ fold: state.fold === "0" ? "" : "0", from: "", to: "" }) }), " fold what nothing accesses"),
@@ -130,7 +126,7 @@ function shares(context: Context, by: By, totals: number[][]): [string, string][
 }
 
 /** Names of the objects that are large enough, at the left of a picture over time. */
-function labels(marks: Mark[], g: CanvasRenderingContext2D, area: Area, content: Content): void {
+function labels(marks: Mark[], g: CanvasRenderingContext2D, area: Area, content: Axes): void {
   g.font = "11px system-ui, sans-serif";
   g.textBaseline = "middle";
   g.textAlign = "left";
@@ -152,68 +148,86 @@ function labels(marks: Mark[], g: CanvasRenderingContext2D, area: Area, content:
   }
 }
 
-async function histogram(
-  context: Context, by: By, frame: Frame, marks: Mark[], describe: (place: number) => string[], open: (place: number) => void,
-): Promise<Content & { totals: number[] }> {
-  const found = await api.histogram(context.number, by, frame);
+interface Asked {
+  folded: Folding;
+  /** What is shown, in positions on the axis. */
+  range: [number, number];
+  times: [number, number];
+  width: number;
+  marks: Mark[];
+  describe(place: number): string[];
+  open(place: number): void;
+  address(place: number): string;
+}
+
+/** Accesses by place, in bars of two pixels. */
+async function histogram(context: Context, by: By, { folded, range, times, width, marks, describe, open, address }: Asked): Promise<Values> {
+  const pieces = folded.shown(...range);
+  const rows = (bytes: number) => Math.max(1, Math.floor((width / 2) * (bytes / (range[1] - range[0]))));
+  const found = await Promise.all(pieces.map(({ from, to }) => api.histogram(context.number, by, {
+    place_from: Math.floor(from), place_to: Math.ceil(to), from_ns: Math.floor(times[0]), to_ns: Math.ceil(times[1]), columns: 1, rows: rows(to - from),
+  })));
+  const [{ slots, share, frame }] = found;
+  const bin = (frame.place_to - frame.place_from) / frame.rows;
+  // Bars of all pieces, and between pieces a part without any.
+  const bars: { at: number; place: [number, number]; sums: number[] | null }[] = [];
+  pieces.forEach((piece, number) => {
+    const { frame, sums } = found[number];
+    const bin = (frame.place_to - frame.place_from) / frame.rows;
+    for (let row = 0; row < frame.rows; row += 1) {
+      const from = Math.max(frame.place_from + row * bin, piece.from);
+      const to = Math.min(frame.place_from + (row + 1) * bin, piece.to);
+      if (from < to) bars.push({ at: piece.at + from - piece.from, place: [from, to], sums: sums.slice(row * slots, (row + 1) * slots) });
+    }
+    bars.push({ at: piece.at + piece.to - piece.from, place: [piece.to, pieces[number + 1]?.from ?? piece.to], sums: null });
+  });
+  const edges = bars.map(({ at }) => at);
+  bars.pop();
+  const totals = Array.from({ length: slots }, (_, slot) => bars.reduce((sum, { sums }) => sum + (sums?.[slot] ?? 0), 0));
+  const whole = totals.reduce((a, b) => a + b, 0);
+  const used = totals.flatMap((sum, slot) => (sum > 0 ? [slot] : []));
   const { names } = schemeOf(context, by);
-  const colours = () => schemeOf(context, by).colours;
-  const { slots, sums } = found;
-  const shown = found.frame;
-  const bin = (shown.place_to - shown.place_from) / shown.rows;
-  const bars = Array.from({ length: shown.rows }, (_, row) => sums.slice(row * slots, (row + 1) * slots));
-  const total = (bar: number[]) => bar.reduce((a, b) => a + b, 0);
-  const most = bars.reduce((high, bar) => Math.max(high, total(bar)), 0);
-  const totals = Array.from({ length: slots }, (_, slot) => bars.reduce((sum, bar) => sum + bar[slot], 0));
-  const whole = total(totals);
-  const content: Content & { totals: number[] } = {
-    totals,
-    x: { label: "place (address space without gaps)", from: frame.place_from, to: frame.place_to, unit: "bytes" },
-    y: { label: "accesses", from: 0, to: most * 1.15 || 1, unit: "count", up: true },
-    step: [bin, most / 20 || 1],
-    empty: most === 0 ? "No access here: zoom out, select a longer time, or record for longer." : undefined,
-    legend: () => totals.map((sum, slot): [number, string, string] => [sum, `${names[slot]} ${percent(whole > 0 ? sum / whole : 0)}`, colours()[slot]])
-      .filter(([sum]) => sum > 0).slice(0, 24).map(([, name, colour]) => [name, colour]),
-    note: `A bar is ${bytes(bin)}. The line at the top marks objects.${found.share < 1 ? ` From a sample of ${percent(found.share)}.` : ""}`,
-    draw(g, area) {
-      const shades = colours();
-      bars.forEach((bar, row) => {
-        const left = toPixels(content, area, [shown.place_from + row * bin, 0])[0];
-        const right = toPixels(content, area, [shown.place_from + (row + 1) * bin, 0])[0];
-        stacked(g, content, area, [left, right], bar, shades);
-      });
+  return {
+    kind: "stacked",
+    series: used.map((slot) => ({ name: names[slot], legend: `${names[slot]} ${percent(totals[slot] / whole)}`, values: bars.map(({ sums }) => sums?.[slot] ?? null) })),
+    colours: () => { const { colours } = schemeOf(context, by); return used.map((slot) => colours[slot]); },
+    parts: { label: "address", unit: "bytes", edges, from: range[0], to: range[1], ticks: pieces.map((piece) => [piece.at, address(piece.from)]) },
+    measure: { label: "accesses", unit: "count" },
+    columns: ["place_from", "place_to"],
+    empty: whole === 0 ? "No access here: zoom out, select a longer time, or record for longer." : undefined,
+    note: `A bar is ${bytes(bin)}. The line at the top marks objects.${share < 1 ? ` From a sample of ${percent(share)}.` : ""}`,
+    over(g, area, axes) {
+      const pixel = (position: number) => toPixels(axes, area, [position, 0])[0];
       g.font = "11px system-ui, sans-serif";
       g.textBaseline = "top";
       g.textAlign = "left";
       let free = area.x;
       marks.forEach((mark, position) => {
-        const [left, right] = [toPixels(content, area, [mark.from, 0])[0], toPixels(content, area, [mark.to, 0])[0]];
-        if (right < area.x || left > area.x + area.width) return;
-        g.fillStyle = position % 2 === 0 ? ink("--ink") : ink("--faint");
+        const [left, right] = [mark.from, mark.to].map((place) => Math.min(Math.max(pixel(folded.position(place)), area.x), area.x + area.width));
+        if (right <= area.x || left >= area.x + area.width) return;
+        g.fillStyle = ink(position % 2 === 0 ? "--ink" : "--faint");
         g.fillRect(left, area.y, Math.max(right - left, 1), 4);
-        const text = Math.max(left, area.x) + 2;
-        if (right - left > 60 && text >= free) {
-          g.fillText(fitted(g, mark.name, Math.min(right, area.x + area.width) - text - 4), text, area.y + 6);
-          free = right;
-        }
+        if (right - left <= 60 || left + 2 < free) return;
+        g.fillText(fitted(g, mark.name, right - left - 6), left + 2, area.y + 6);
+        free = right;
+      });
+      bars.forEach(({ sums }, part) => {
+        const [left, right] = [pixel(edges[part]), pixel(edges[part + 1])];
+        if (sums === null) broken(g, { ...area, x: left, width: right - left }, "x");
       });
     },
-    at(x) {
-      const row = Math.min(Math.max(Math.floor((x - shown.place_from) / bin), 0), shown.rows - 1);
-      const bar = bars[row];
-      const place = shown.place_from + row * bin;
+    at(part, position) {
+      const { sums, place } = bars[part];
+      if (sums === null) return ["untouched"];
+      const most = used.filter((slot) => sums[slot] > 0).sort((a, b) => sums[b] - sums[a]).slice(0, 4);
       return [
-        ...describe(x),
-        `${bytes(place)} to ${bytes(place + bin)}`,
-        `${exact(total(bar))} accesses`,
-        bar.map((sum, slot): [number, string] => [sum, `${names[slot]} ${exact(sum)}`]).filter(([sum]) => sum > 0).sort((a, b) => b[0] - a[0]).slice(0, 4).map(([, text]) => text).join(", "),
+        ...describe(folded.place(position)),
+        `${bytes(place[0])} to ${bytes(place[1])}`,
+        `${exact(sums.reduce((a, b) => a + b, 0))} accesses`,
+        ...most.map((slot) => `${names[slot]} ${exact(sums[slot])}`),
       ];
     },
-    csv: () => [
-      ["place_from", "place_to", ...names.slice(0, slots)],
-      ...bars.map((bar, row) => [shown.place_from + row * bin, shown.place_from + (row + 1) * bin, ...bar]),
-    ],
-    open: (x) => open(x),
+    csv: () => [["place_from", "place_to", ...used.map((slot) => names[slot])], ...bars.flatMap(({ place, sums }) => (sums === null ? [] : [[...place, ...used.map((slot) => sums[slot])]]))],
+    open: (_, position) => open(folded.place(position)),
   };
-  return content;
 }

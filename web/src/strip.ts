@@ -2,11 +2,12 @@
 // view, table and share then is of.
 
 import { api, type Recording, standalone } from "./api.ts";
-import { BY, type By, byName, scheme } from "./colours.ts";
+import { toPixels } from "./axis.ts";
+import { Chart, type Values } from "./chart.ts";
+import { BY, type By, byName, ink, scheme } from "./colours.ts";
 import { threadColours } from "./context.ts";
 import { h } from "./dom.ts";
-import { count, exact, percent, time } from "./format.ts";
-import { type Content, ink, Plot, stacked, toPixels } from "./plot.ts";
+import { count, percent, time } from "./format.ts";
 import { go } from "./state.ts";
 
 /** The part of the time that is selected, in nanoseconds since the recording began; null: all of it. */
@@ -30,14 +31,13 @@ function select(range: [number, number] | null): void {
 
 const STRIP_BY: By[] = ["thread", "cpu-node", "node", "locality", "function", "kind"];
 
-export function strip(number: number, recording: Recording, chosen: string | undefined, selection: Selection): Plot {
+export function strip(number: number, recording: Recording, chosen: string | undefined, selection: Selection): Chart {
   const several = recording.machine.nodes.length > 1;
   const by = byName(chosen, "thread");
   const offered = BY.filter(([name]) => STRIP_BY.includes(name) && (several || !["cpu-node", "node", "locality"].includes(name)));
   const choose = h("select", { id: "strip-by", "aria-label": "strip: colour by", onchange: () => go({ strip: choose.value }) },
     offered.map(([name, words]) => h("option", { value: name, selected: name === by }, words)));
-  const whole: [number, number] = [0, recording.duration_ns];
-  const plot: Plot = new Plot({
+  return new Chart({
     title: selection === null ? "All of the time" : `${time(selection[0])} to ${time(selection[1])}, ${percent((selection[1] - selection[0]) / recording.duration_ns)} of the time`,
     className: "whole-time",
     height: 78,
@@ -45,37 +45,31 @@ export function strip(number: number, recording: Recording, chosen: string | und
     left: 76,
     controls: choose,
     ...(standalone ? {} : { select }),
-    async load(width) {
-      const found = await api.overTime(number, by, columns(width, recording.accesses));
+    async load(width): Promise<Values> {
+      const { slots, sums, frame } = await api.overTime(number, by, columns(width, recording.accesses));
       const nodes = recording.machine.nodes.map((node) => node.id);
       const shades = () => scheme(by, nodes, threadColours(recording), recording.functions);
-      const { slots, sums, frame } = found;
+      const { names } = shades();
       const column = (frame.to_ns - frame.from_ns) / frame.columns;
-      const bars = Array.from({ length: frame.columns }, (_, at) => sums.slice(at * slots, (at + 1) * slots));
-      const total = (bar: number[]) => bar.reduce((a, b) => a + b, 0);
-      const most = bars.reduce((high, bar) => Math.max(high, total(bar)), 0);
-      const used = Array.from({ length: slots }, (_, slot) => bars.reduce((sum, bar) => sum + bar[slot], 0));
-      const content: Content = {
-        x: { label: "", from: whole[0], to: whole[1], unit: "time" },
-        y: { label: "", from: 0, to: most * 1.05 || 1, unit: "count", up: true, ticks: [[0, "0"], [most, count(most)]] },
-        step: [column, most],
+      const values = Array.from({ length: slots }, (_, slot) => Array.from({ length: frame.columns }, (_, at) => sums[at * slots + slot]));
+      const used = values.flatMap((of, slot) => (of.some((sum) => sum > 0) ? [slot] : []));
+      const most = Math.max(...Array.from({ length: frame.columns }, (_, at) => used.reduce((sum, slot) => sum + values[slot][at], 0)));
+      return {
+        kind: "stacked",
+        series: used.map((slot) => ({ name: names[slot], values: values[slot] })),
+        colours: () => { const { colours } = shades(); return used.map((slot) => colours[slot]); },
+        parts: { label: "", unit: "time", edges: Array.from({ length: frame.columns + 1 }, (_, at) => frame.from_ns + at * column), from: 0, to: recording.duration_ns },
+        measure: { label: "", unit: "count", things: "accesses", to: most * 1.05 || 1, ticks: [[0, "0"], [most, count(most)]] },
+        columns: ["from_ns", "to_ns"],
         selected: selection,
-        empty: most === 0 ? "No access over time: the recording has none to a known object." : undefined,
-        legend: () => used.flatMap((sum, slot): [string, string][] => (sum > 0 ? [[shades().names[slot], shades().colours[slot]]] : [])).slice(0, 8),
-        draw(g, area) {
-          const { colours } = shades();
-          bars.forEach((bar, at) => {
-            // Whole pixels: neighbours show no seam.
-            const left = Math.round(toPixels(content, area, [frame.from_ns + at * column, 0])[0]);
-            const right = Math.round(toPixels(content, area, [frame.from_ns + (at + 1) * column, 0])[0]);
-            stacked(g, content, area, [left, right], bar, colours);
-          });
+        empty: used.length === 0 ? "No access over time: the recording has none to a known object." : undefined,
+        over(g, area, content) {
           g.font = "11px system-ui, sans-serif";
           g.textBaseline = "top";
           g.textAlign = "left";
+          g.fillStyle = ink("--ink");
           for (const [ns, begins] of recording.marks) {
             const x = Math.round(toPixels(content, area, [ns, 0])[0]);
-            g.fillStyle = ink("--ink");
             g.fillRect(x, area.y, 1, area.height);
             g.fillText(begins ? "begin" : "end", x + 3, area.y + 1);
           }
@@ -90,19 +84,7 @@ export function strip(number: number, recording: Recording, chosen: string | und
           g.fillRect(from - 1, area.y, 2, area.height);
           g.fillRect(to - 1, area.y, 2, area.height);
         },
-        at(x) {
-          const bar = bars[Math.min(Math.max(Math.floor((x - frame.from_ns) / column), 0), bars.length - 1)];
-          const { names } = shades();
-          return [
-            time(x),
-            `${exact(total(bar))} accesses`,
-            bar.map((sum, slot): [number, string] => [sum, `${names[slot]} ${exact(sum)}`]).filter(([sum]) => sum > 0).sort((a, b) => b[0] - a[0]).slice(0, 3).map(([, text]) => text).join(", "),
-          ];
-        },
-        csv: () => [["from_ns", "to_ns", ...shades().names.slice(0, slots)], ...bars.map((bar, at) => [frame.from_ns + at * column, frame.from_ns + (at + 1) * column, ...bar])],
       };
-      return content;
     },
   });
-  return plot;
 }

@@ -1,10 +1,10 @@
 // The results of a sweep: a table that sorts by any figure, and a chart that compares settings over traces and machines.
 
 import { api, type Sweep, type SweepRow } from "./api.ts";
+import { Chart, named, type Values } from "./chart.ts";
 import { among } from "./colours.ts";
 import { h } from "./dom.ts";
 import { count, percent, counted, time } from "./format.ts";
-import { Plot, type Content, toPixels } from "./plot.ts";
 import { type Column, sortedTable } from "./table.ts";
 
 /** Settings that the chart has, at most: the quickest of more. */
@@ -51,7 +51,7 @@ function cells(rows: SweepRow[]): HTMLElement {
 }
 
 /** A line for each setting, and on it a mark for each trace and machine: its time over that of the first policy there. */
-function chart(rows: SweepRow[]): Plot {
+function chart(rows: SweepRow[]): Chart {
   const places = [...new Set(rows.map(place))];
   const ratios = new Map<string, [number, SweepRow][]>();
   for (const row of rows) {
@@ -69,36 +69,25 @@ function chart(rows: SweepRow[]): Plot {
   const values = settings.flatMap((name) => (ratios.get(name) ?? []).map(([, row]) => row.times_first ?? 1));
   const [least, most] = [Math.min(...values, 1), Math.max(...values, 1)];
   const margin = Math.max((most - least) * 0.05, 0.01);
-  return new Plot({
+  const found = (name: string, place: number) => (ratios.get(name) ?? []).find(([of]) => of === place)?.[1];
+  return new Chart({
     title: "Time over that of the first policy",
     height: Math.max(160, 70 + 20 * settings.length),
     left: 220,
-    load() {
-      const content: Content = {
-        x: { label: "time over that of the first policy", from: Math.max(least - margin, 0), to: most + margin, unit: "count" },
-        y: { label: "", from: 0, to: Math.max(settings.length, 1), unit: "names", names: settings },
-        step: [(most - least + 2 * margin) / 50, 1],
-        empty: settings.length === 0 ? "The first policy has no result yet." : undefined,
-        note: all.length > settings.length ? `The ${settings.length} quickest of ${counted(all.length, "setting")}, by the geometric mean of the ratios.` : "The quickest setting first, by the geometric mean of the ratios.",
-        legend: () => places.slice(0, 8).map((name, number) => [name, among(number, places.length)]),
-        draw(g, area) {
-          settings.forEach((name, line) => {
-            for (const [number, row] of ratios.get(name) ?? []) {
-              const [x, y] = toPixels(content, area, [row.times_first ?? 1, line + 0.5]);
-              g.fillStyle = among(number, places.length);
-              g.beginPath();
-              g.arc(x, y, 5, 0, 2 * Math.PI);
-              g.fill();
-            }
-          });
-        },
-        at(_, y) {
-          const name = settings[Math.floor(y)];
-          return [name, ...(ratios.get(name) ?? []).slice(0, 8).map(([number, row]) => `${places[number]} ${row.times_first?.toFixed(3)}, ${time(row.time_ns)}`)];
-        },
-        csv: () => [["setting", ...places], ...settings.map((name) => [name, ...places.map((_, number) => (ratios.get(name) ?? []).find(([of]) => of === number)?.[1].times_first ?? null)])],
-      };
-      return content;
-    },
+    load: (): Values => ({
+      kind: "dots",
+      lies: true,
+      series: places.map((name, place) => ({ name, values: settings.map((setting) => found(setting, place)?.times_first ?? null) })),
+      colours: () => places.map((_, place) => among(place, places.length)),
+      parts: named("", settings),
+      measure: { label: "time over that of the first policy", unit: "count", from: Math.max(least - margin, 0), to: most + margin },
+      columns: ["setting"],
+      empty: settings.length === 0 ? "The first policy has no result yet." : undefined,
+      note: all.length > settings.length ? `The ${settings.length} quickest of ${counted(all.length, "setting")}, by the geometric mean of the ratios.` : "The quickest setting first, by the geometric mean of the ratios.",
+      at(row) {
+        const name = settings[row];
+        return [name, ...(ratios.get(name) ?? []).slice(0, 8).map(([place, of]) => `${places[place]} ${of.times_first?.toFixed(3)}, ${time(of.time_ns)}`)];
+      },
+    }),
   });
 }

@@ -1,11 +1,12 @@
 // Threads: who shares pages with whom, and where each ran.
 
 import { api, type LineUser, type SharedLine, type SharedLines, type Thread } from "./api.ts";
-import { among, over, ramp } from "./colours.ts";
+import { toPixels } from "./axis.ts";
+import { among, ink, over, ramp } from "./colours.ts";
 import { type Context, cpuNodes, members, objects, threadName } from "./context.ts";
 import { type Child, h } from "./dom.ts";
 import { bytes, count, counted, exact, percent, time } from "./format.ts";
-import { type Content, ink, Plot, toPixels } from "./plot.ts";
+import { type Picture, Plot } from "./plot.ts";
 import { link } from "./state.ts";
 import { table } from "./table.ts";
 
@@ -51,7 +52,7 @@ export function threadsView(context: Context): HTMLElement {
       const cell = (x: number, y: number) => shared[order[y]?.number]?.[order[x]?.number] ?? 0;
       let most = 0;
       for (let y = 0; y < order.length; y += 1) for (let x = 0; x < order.length; x += 1) if (x !== y) most = Math.max(most, cell(x, y));
-      const content: Content = {
+      const content: Picture = {
         x: { label: "", from: 0, to: Math.max(order.length, 1), unit: "names", names },
         y: { label: "", from: 0, to: Math.max(order.length, 1), unit: "names", names },
         step: [1, 1],
@@ -97,7 +98,7 @@ export function threadsView(context: Context): HTMLElement {
     },
   });
 
-  shared.element.style.maxWidth = `${side + 132}px`;
+  shared.element.style.maxWidth = `${side + 144}px`;
 
   const ran = new Plot({
     title: "Where threads ran",
@@ -110,7 +111,7 @@ export function threadsView(context: Context): HTMLElement {
       const single = machine.nodes.length === 1;
       const cpus = [...new Set(order.flatMap(({ number }) => timeline.cpus[number] ?? []))].filter((cpu) => cpu >= 0).sort((a, b) => a - b);
       const colour = (cpu: number) => (single ? among(cpus.indexOf(cpu), cpus.length) : among(nodes.get(cpu) ?? 0, machine.nodes.length));
-      const content: Content = {
+      const content: Picture = {
         x: { label: "time since the recording began", from: context.range[0], to: context.range[1], unit: "time" },
         y: { label: "", from: 0, to: Math.max(order.length, 1), unit: "names", names },
         step: [part, 1],

@@ -8,20 +8,23 @@ use std::process::ExitCode;
 
 use nearpage_tests::Browser;
 
-/// Names for files, and where in the page they are.
-const VIEWS: [(&str, &str); 12] = [
-    ("summary", "summary"),
-    ("objects", "objects"),
-    ("objects-by-function", "objects&group=in"),
-    ("object", "object&object=0"),
-    ("flame", "flame"),
-    ("source", "source"),
-    ("space", "space"),
-    ("threads", "threads"),
-    ("machine", "machine"),
-    ("plan", "plan"),
-    ("simulation", "simulation&simulation=0"),
-    ("live", "live&log=0&follow=0"),
+/// Names for files, where in the page they are, and the link that the page has if it has them.
+const VIEWS: [(&str, &str, &str); 15] = [
+    ("job", "job", "Job"),
+    ("summary", "summary", "Summary"),
+    ("objects", "objects", "Objects"),
+    ("objects-by-function", "objects&group=in", "Objects"),
+    ("object", "object&object=0", "Objects"),
+    ("flame", "flame", "Flame graph"),
+    ("source", "source", "Source"),
+    ("space", "space", "Address space"),
+    ("threads", "threads", "Threads"),
+    ("machine", "machine", "Machine"),
+    ("plan", "plan", "Plan"),
+    ("compare", "compare", "Compare"),
+    ("sweep", "sweep", "Sweep"),
+    ("simulation", "simulation&simulation=0", "Simulation"),
+    ("live", "live&log=0&follow=0", "Online"),
 ];
 
 fn main() -> ExitCode {
@@ -50,13 +53,8 @@ fn main() -> ExitCode {
         );
         browser.value(&words) == true
     };
-    for (name, place) in VIEWS {
-        let offered = match name {
-            "simulation" => has(&mut browser, "Simulation"),
-            "live" => has(&mut browser, "Online"),
-            _ => has(&mut browser, "Summary"),
-        };
-        if !offered {
+    for (name, place, link) in VIEWS {
+        if !has(&mut browser, link) {
             continue;
         }
         for &width in &widths {

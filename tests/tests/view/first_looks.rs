@@ -69,8 +69,8 @@ fn a_selection_of_time_is_followed_everywhere() {
          return [box.x, box.y, box.width]; })()",
     );
     let at = |number: usize| strip[number].as_f64().expect("a number");
-    // As `web/src/strip.ts` lays it out: 76 to the left, 12 to the right.
-    let x = |share: f64| at(0) + 76.0 + (at(2) - 88.0) * share;
+    // As `web/src/strip.ts` lays it out: 76 to the left, 24 to the right.
+    let x = |share: f64| at(0) + 76.0 + (at(2) - 100.0) * share;
     page.browser
         .drag((x(0.3), at(1) + 20.0), (x(0.7), at(1) + 30.0));
     page.browser.wait("location.hash.includes('since=')");
@@ -123,6 +123,18 @@ fn a_selection_of_time_is_followed_everywhere() {
     page.says(
         "main",
         &format!("0 loads, {} stores", thousands(expected_grid)),
+    );
+    // Whoever selects by keys stays at the strip.
+    page.browser.drawn();
+    page.browser
+        .value("document.querySelector('figure.whole-time .surface').focus()");
+    page.browser.key("0");
+    page.says("main", "0 loads, 10,000 stores");
+    page.browser.drawn();
+    assert_eq!(
+        page.browser
+            .value("document.activeElement.closest('figure.whole-time') !== null"),
+        true
     );
     // A time without an access, and one that is none.
     page.go("summary&since=1999950001&until=1999950002");

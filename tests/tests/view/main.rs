@@ -92,8 +92,8 @@ fn said(browser: &mut Browser, page: u64, (from, to): (u64, u64), row: f64, rows
          return [box.x, box.y, box.width, box.height]; })()",
     );
     let at = |number: usize| canvas[number].as_f64().expect("a number");
-    // As `web/src/plot.ts` lays it out: 120 to the left, 12 to the right, 8 above, 40 below.
-    let x = at(0) + 120.0 + (at(2) - 132.0) * ((page - from) as f64 + 0.5) / (to - from) as f64;
+    // As `web/src/figure.ts` lays it out: 120 to the left, 24 to the right, 8 above, 40 below.
+    let x = at(0) + 120.0 + (at(2) - 144.0) * ((page - from) as f64 + 0.5) / (to - from) as f64;
     let y = at(1) + 8.0 + (at(3) - 48.0) * (row + 0.5) / rows;
     browser.point(x, y);
     browser.wait("document.querySelector('main .readout').textContent !== ''");
@@ -168,7 +168,7 @@ fn a_boundary_is_found_to_the_page() {
     );
 
     // The same from the keyboard alone: one page to the right.
-    browser.value("document.querySelector('figure.plot canvas').focus()");
+    browser.value("document.querySelector('figure.plot .surface').focus()");
     said(&mut browser, 299, (294, 306), 0.0, 4.0);
     browser.key("ArrowRight");
     browser.wait("document.querySelector('main .readout').textContent.startsWith('page 300 ')");
@@ -219,8 +219,8 @@ fn said_of(browser: &mut Browser, title: &str, left: f64, (x, y): (f64, f64)) ->
          const box = plot.querySelector('canvas').getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; }})()"
     ));
     let at = |number: usize| canvas[number].as_f64().expect("a number");
-    // As `web/src/plot.ts` lays it out.
-    let inside = (at(2) - left - 12.0, at(3) - 48.0);
+    // As `web/src/figure.ts` lays it out.
+    let inside = (at(2) - left - 24.0, at(3) - 48.0);
     browser.point(at(0) + left + inside.0 * x, at(1) + 8.0 + inside.1 * y);
     let readout = format!("{figure}.querySelector('main .readout').textContent");
     browser.wait(&format!("{readout} !== ''"));

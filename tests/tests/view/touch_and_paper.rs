@@ -1,8 +1,10 @@
 //! The page under fingers, on narrow windows and on paper; lines that lie on each other.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
-use crate::viewed::{Page, SOLVER, recorded};
+use crate::viewed::{Page, SOLVER, downloaded, recorded};
 
 /// Fingers at these places, for each step.
 fn fingers(page: &mut Page, steps: &[&[(f64, f64)]]) {
@@ -176,12 +178,15 @@ fn lines_that_lie_on_each_other_are_all_seen() {
     let case = recorded("coinciding");
     let mut simulation: Value =
         serde_json::from_str(include_str!("simulation.json")).expect("JSON");
-    // Three policies that did the same.
+    // Three policies with the same local shares, two of which moved pages.
     let results = simulation["results"].as_array_mut().expect("results");
     results.truncate(1);
     for name in ["second", "third"] {
         let mut other = results[0].clone();
         other["policy"] = name.into();
+        for part in other["timeline"]["parts"].as_array_mut().expect("parts") {
+            part[2] = 5.into();
+        }
         results.push(other);
     }
     case.write("same.json", simulation.to_string());
@@ -199,6 +204,52 @@ fn lines_that_lie_on_each_other_are_all_seen() {
     assert_eq!(
         page.browser.value("[...document.querySelectorAll('figure')].every(plot => plot.querySelectorAll('.legend').length === 1)"),
         true
+    );
+
+    // A press on a name hides its line and leaves the others; another shows it again.
+    let chart = "[...document.querySelectorAll('figure')].find(plot => plot.querySelector('h3').textContent === 'Over time')";
+    let press = format!("{chart}.querySelectorAll('.legend button')[1].click()");
+    page.browser.value(&press);
+    let without = pixels_by_colour(&mut page, "Over time");
+    assert_eq!(without[1], 0, "{without:?}");
+    assert!(without[0] > 0 && without[2] > 0, "{without:?}");
+    assert_eq!(
+        page.browser
+            .value("document.activeElement.getAttribute('aria-pressed')"),
+        "false"
+    );
+    page.browser.value(&press);
+    assert_eq!(pixels_by_colour(&mut page, "Over time"), seen);
+
+    // An arrow key goes from the middle to the next part, and says what the CSV has there.
+    page.browser.value("{ const figure = document.querySelector('#figure'); figure.value = 'migrated'; figure.dispatchEvent(new Event('change')) }");
+    page.browser.drawn();
+    let readout = format!("{chart}.querySelector('.readout').textContent");
+    page.browser.value(&format!(
+        "{chart}.querySelector('.readout').textContent = '', {chart}.querySelector('.surface').focus()"
+    ));
+    page.browser.key("ArrowRight");
+    page.browser.wait(&format!("{readout} !== ''"));
+    let said = page.browser.value(&readout);
+    page.browser
+        .value(&format!("{chart}.querySelector('.csv').click()"));
+    let csv =
+        fs::read_to_string(downloaded(&page.case, "Over-time.csv")).expect("numbers of the chart");
+    let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let names = &rows[0][2..];
+    assert_eq!(names[1..], ["second", "third"], "{csv}");
+    let row = &rows[1 + (rows.len() - 1) / 2 + 1];
+    let expected: Vec<String> = names
+        .iter()
+        .zip(&row[2..])
+        .map(|(name, pages)| format!("{name} {pages}"))
+        .collect();
+    assert_eq!(row[2..], ["0", "110", "110"], "{row:?}");
+    assert!(
+        said.as_str()
+            .expect("text")
+            .ends_with(&expected.join(" · ")),
+        "{said}: {row:?}"
     );
     assert_eq!(page.browser.complaints, Vec::<String>::new());
 }

@@ -89,9 +89,9 @@ impl Page {
              const box = plot.querySelector('canvas').getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; }})()"
         ));
         let at = |number: usize| canvas[number].as_f64().expect("a number");
-        // As `web/src/plot.ts` lays it out.
+        // As `web/src/figure.ts` lays it out.
         let place = (
-            at(0) + left + (at(2) - left - 12.0) * x,
+            at(0) + left + (at(2) - left - 24.0) * x,
             at(1) + 8.0 + (at(3) - 48.0) * y,
         );
         self.browser.point(place.0, place.1);
