@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::arguments::Optimize;
 use crate::history::{self, Measured};
 use crate::json::{self, OwnOutput};
-use crate::{analysis, plan, terminal};
+use crate::{analysis, plan, shell, terminal};
 
 /// The machine predicted for where this one has a single node and none was chosen.
 const MACHINE_DEFAULT: &str = "opteron-4";
@@ -128,8 +128,16 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
     }
     outcome.iter().for_each(|line| say(line));
     let mut text = tables(&plans, comparison.as_ref(), compared);
-    text.push_str(&ending(&verdict, &output, kept.is_some() && !loses));
+    let is_kept = kept.is_some() && !loses;
+    text.push_str(&ending(&verdict, &output, is_kept));
     terminal::print(&text)?;
+    terminal::next(&match is_kept {
+        true => {
+            let words: Vec<String> = arguments.command.iter().map(shell::word).collect();
+            format!("nearpage run -- {}", words.join(" "))
+        }
+        false => format!("nearpage report {}", shell::path(&output.join("before"))),
+    });
     Ok(ExitCode::SUCCESS)
 }
 
@@ -189,10 +197,10 @@ fn ending(verdict: &str, output: &Path, is_kept: bool) -> String {
     let file = output.join("plan.toml");
     let file = printable(&file.to_string_lossy());
     let kept = match is_kept {
-        true => "`nearpage run -- COMMAND` uses it from now on\n",
+        true => "; `nearpage run` uses it for this command from now on",
         false => "",
     };
-    format!("{verdict}\nThe plan is in {file}\n{kept}")
+    format!("{verdict}\nThe plan is in {file}{kept}\n")
 }
 
 /// Decides for each program that was recorded, and writes the plans.
