@@ -808,7 +808,7 @@ fn next_commands_can_be_pasted() {
     assert!(placed.stdout.contains("checksum"), "{placed}");
     let exported = nearpage(&["export", recording, "--to", "csv", "-o", "a b.csv"]);
     let imported = pasted(&case, exported);
-    assert!(case.path("a b.nearpage").is_dir(), "{imported}");
+    assert!(case.path("a b.csv.nearpage").is_dir(), "{imported}");
 }
 
 /// A disk that is full, or here a limit: the folder was left empty, and with --force what had been there

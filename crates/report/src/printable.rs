@@ -79,7 +79,8 @@ pub fn shorten(text: &str, columns_max: usize) -> String {
     }
 }
 
-/// Without what is in brackets at the end, but for a number that tells names apart: `main cg.c:5 (1st of 2)`.
+/// Without what is in brackets at the end, but for the number that tells names apart: `main cg.c:5 (2nd)` of
+/// `main cg.c:5 (malloc, 2nd of 3)`.
 fn without_addition(text: &str) -> String {
     let split = text
         .strip_suffix(')')
@@ -87,10 +88,10 @@ fn without_addition(text: &str) -> String {
     let Some((name, addition)) = split else {
         return text.to_owned();
     };
-    match addition.rsplit_once(", ") {
-        Some((_, number)) if number.contains(" of ") => format!("{name} ({number})"),
-        _ if addition.contains(" of ") => text.to_owned(),
-        _ => name.to_owned(),
+    let last = addition.rsplit_once(", ");
+    match last.and_then(|(_, number)| number.split_once(" of ")) {
+        Some((number, _)) => format!("{name} ({number})"),
+        None => name.to_owned(),
     }
 }
 
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn what_tells_names_apart_stays() {
         let numbered = "main join.cpp:57 (Join::Join(…), 1st of 2)";
-        assert_eq!(shorten(numbered, 30), "main join.cpp:57 (1st of 2)");
+        assert_eq!(shorten(numbered, 22), "main join.cpp:57 (1st)");
         assert_eq!(
             shorten("Table::Table join.cpp:13 (malloc)", 22),
             "Table::… join.cpp:13"
