@@ -131,14 +131,17 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
     let is_kept = kept.is_some() && !loses;
     text.push_str(&ending(&verdict, &output, is_kept));
     terminal::print(&text)?;
-    terminal::next(&match is_kept {
-        true => {
-            let words: Vec<String> = arguments.command.iter().map(shell::word).collect();
-            format!("nearpage run -- {}", words.join(" "))
-        }
-        false => format!("nearpage report {}", shell::path(&output.join("before"))),
-    });
+    terminal::next(&next_command(&arguments.command, &output, is_kept));
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to type next: what runs the command under its kept plan, or else shows the recording.
+fn next_command(command: &[OsString], output: &Path, is_kept: bool) -> String {
+    if !is_kept {
+        return format!("nearpage report {}", shell::path(&output.join("before")));
+    }
+    let words: Vec<String> = command.iter().map(shell::word).collect();
+    format!("nearpage run -- {}", words.join(" "))
 }
 
 /// What came of it, in words.
