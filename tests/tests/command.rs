@@ -737,33 +737,78 @@ fn unmatched_memory_is_placed_in_every_process_of_the_command() {
     );
 }
 
+/// Whatever starts a command says so in the same words and ends as a shell does, before it has made anything.
 #[test]
 fn commands_that_cannot_run_leave_nothing() {
     let case = Case::new("no-command");
-    says(
-        case.nearpage(["record", "-o", "r", "--", "no-such-command"]),
-        127,
-        &["no-such-command", "not found"],
-    );
-    assert!(!case.path("r").exists());
-    says(
-        case.nearpage([
-            "run",
-            "--place",
-            "heap>=1M=interleave",
-            "--",
-            "no-such-command",
-        ]),
-        127,
-        &["no-such-command"],
-    );
     case.write("plain", "text");
-    says(
-        case.nearpage(["record", "-o", "r", "--", "./plain"]),
-        126,
-        &["plain"],
-    );
-    assert!(!case.path("r").exists());
+    case.program("script", "#!/no/such/interpreter\n");
+    let starters: [&[&str]; 7] = [
+        &["record", "-o", "r"],
+        &["trace", "-o", "r"],
+        &["run", "--place", "heap>=1M=interleave"],
+        &["run", "--plan", "none.toml", "--replicate", "code"],
+        &["optimize", "-o", "r"],
+        &["live", "--plain", "--log", "r"],
+        &["lab"],
+    ];
+    for words in starters {
+        for (command, status, why) in [
+            ("no-such-command", 127, "command not found on PATH"),
+            ("./none", 127, "command not found"),
+            (
+                "./plain",
+                126,
+                "cannot be run: it is not executable; `chmod +x` makes it so",
+            ),
+            (
+                "./script",
+                126,
+                "cannot be run: its interpreter `/no/such/interpreter` is not found",
+            ),
+        ] {
+            let finished = case.nearpage([words, &["--", command]].concat());
+            let finished = finished.exits(status);
+            assert_eq!(finished.stderr, format!("nearpage: {command}: {why}\n"));
+            assert!(!case.path("r").exists(), "{words:?}");
+        }
+    }
+}
+
+/// What a command says to type next, typed.
+fn pasted(case: &Case, finished: Finished) -> Finished {
+    let finished = finished.success();
+    let mut lines = finished.stderr.lines();
+    let next = lines.find_map(|line| line.strip_prefix("nearpage: next: "));
+    let next = next.unwrap_or_else(|| panic!("{finished}"));
+    let folder = nearpage_path();
+    let folder = folder.parent().expect("a folder").display();
+    let mut shell = case.command("bash");
+    shell.args(["-c", &format!("PATH='{folder}':$PATH\n{next}")]);
+    case.run(shell).success()
+}
+
+/// In folders and with names that a shell would take apart, on a terminal of 40 columns.
+#[test]
+fn next_commands_can_be_pasted() {
+    let case = Case::new("it's a folder");
+    case.program_copy(workload("triad"), "a 'program'");
+    let nearpage = |words: &[&str]| {
+        let mut command = case.command(nearpage_path());
+        command.args(words).env("COLUMNS", "40");
+        case.run(command)
+    };
+    let words = ["record", "--output=-r $1\n\u{202e}", "--", "./a 'program'"];
+    let recorded = nearpage(&[&words[..], &["2", "4"]].concat());
+    let reported = pasted(&case, recorded);
+    assert!(reported.stdout.contains("accesses"), "{reported}");
+    let recording = "./-r $1\n\u{202e}";
+    let words = ["plan", recording, "--machine", "opteron-4"];
+    let placed = pasted(&case, nearpage(&words));
+    assert!(placed.stdout.contains("checksum"), "{placed}");
+    let exported = nearpage(&["export", recording, "--to", "csv", "-o", "a b.csv"]);
+    let imported = pasted(&case, exported);
+    assert!(case.path("a b.csv.nearpage").is_dir(), "{imported}");
 }
 
 /// A disk that is full, or here a limit: the folder was left empty, and with --force what had been there
@@ -1306,12 +1351,7 @@ fn optimize_on_one_node_predicts_and_says_so() {
         assert!(finished.stdout.contains("opteron-4"), "{finished}");
     }
     assert!(case.path("o/plan.toml").exists());
-    let mut run = case.command(nearpage_path());
-    run.args(["run", "--"])
-        .arg(workload("triad"))
-        .args(TRIAD)
-        .env("OMP_NUM_THREADS", "4");
-    let run = case.run(run).success();
+    let run = pasted(&case, finished);
     assert!(run.stderr.contains("using the kept plan"), "{run}");
 }
 
@@ -1776,6 +1816,14 @@ fn history_lists_predictions_with_results_and_removes_them() {
     ] {
         assert!(listed.stdout.contains(words), "{words}: {listed}");
     }
+    let mut narrow = case.command(nearpage_path());
+    narrow.arg("history").env("COLUMNS", "60");
+    narrow.env("XDG_STATE_HOME", case.path("state"));
+    let narrow = case.run(narrow).success().stdout;
+    let line = "  -20.0 %   -10.0 %  -11.1 %  cg on two";
+    assert!(narrow.contains(line), "{narrow}");
+    let fits = narrow.lines().all(|line| line.chars().count() <= 60);
+    assert!(fits, "{narrow}");
     let found = json(&history(&["--json"]).success());
     assert_eq!(found["pairs"].as_array().map(Vec::len), Some(25));
     assert_eq!(found["errors"][0]["source"], "history");
@@ -1823,11 +1871,9 @@ fn a_bundle_lists_its_files_and_is_read_back() {
     let line = found["choices"][0]["line"].as_str().unwrap();
     assert!(
         auto["found"].as_str().unwrap().contains(line)
-            || auto["found"].as_str().unwrap().contains("not to be had")
+            || auto["found"].as_str().unwrap().contains("unavailable")
     );
-    let listed = case
-        .nearpage(["doctor", "--from-bundle", "b.tar"])
-        .success();
+    let listed = pasted(&case, written);
     assert!(listed.stdout.contains("record --source auto: "), "{listed}");
     case.write("bad.tar", "no archive");
     says(

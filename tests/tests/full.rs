@@ -282,8 +282,8 @@ fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
     let words = ["evaluate", "exported", "tenth", "--json"];
     let alone = json(&case.nearpage(words).success());
     assert_eq!(alone["replayed"], Value::Null);
-    assert!(alone["notes"][0].as_str().unwrap().contains("--replay"));
-    let named = case.nearpage([&words[..], &["--replay", "full"]].concat());
+    assert!(alone["notes"][0].as_str().unwrap().contains("--trace"));
+    let named = case.nearpage([&words[..], &["--trace", "full"]].concat());
     let named = json(&named.success());
     assert_eq!(
         named["recordings"][0]["simulated"],

@@ -255,7 +255,7 @@ impl Sampling {
         });
         let beyond = (!too_small.is_empty()).then(|| {
             let objects = have_too_few(too_small.len());
-            format!("{objects}, and would have in a run {TIMES_MAX} times as long")
+            format!("{objects}, and a run {TIMES_MAX} times as long would not give enough, either")
         });
         let parts: Vec<String> = to_record.into_iter().chain(beyond).collect();
         (!parts.is_empty()).then(|| parts.join("; "))

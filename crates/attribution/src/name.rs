@@ -67,25 +67,25 @@ pub fn place(tables: &Tables, frame: &Frame) -> String {
 
 /// What engineers call the groups of a report: a group's symbol; or function and line that
 /// allocated it. Call sites that share their innermost frame outside the runtime (a wrapper around
-/// `malloc`) are named after the first frame in which they differ. Where all frames are called alike, calls on one line
-/// are numbered in the order of the code, and others have the places in their modules that tell them apart. As recorded,
-/// not yet safe to print.
+/// `malloc`) are named after the first frame in which they differ. Where all frames are called alike, they are numbered in
+/// the order of the code, with the function in which they differ. As recorded, not yet safe to print.
 #[derive(Clone, Debug)]
 pub struct Names<'a> {
     tables: &'a Tables,
     /// Frame that names each call site of several with the same innermost one.
     frames: FxHashMap<CallSiteId, usize>,
     /// Those that no frame's name tells apart: functions without lines, calls on one line.
-    alike: FxHashMap<CallSiteId, Apart>,
+    alike: FxHashMap<CallSiteId, Alike>,
 }
 
-/// What tells call sites of one name apart.
+/// One of several call sites with one name.
 #[derive(Clone, Debug)]
-enum Apart {
-    /// Of so many calls in the naming frame's line, or function, the first, second, …, by their places in the code.
-    Call(usize, usize),
-    /// Places of these frames.
-    Places(Vec<usize>),
+struct Alike {
+    /// The first, second, …, in the order of the code.
+    number: usize,
+    of_all: usize,
+    /// The innermost frame in which they differ.
+    frame: Option<usize>,
 }
 
 impl<'a> Names<'a> {
@@ -134,55 +134,43 @@ impl<'a> Names<'a> {
         names
     }
 
-    /// Numbers sites of one name, or finds the frames that tell them apart by their places, from the innermost outwards.
+    /// Numbers sites of one name in the order of the code, and finds the innermost frame that differs.
     fn tell_apart(&mut self, sites: Vec<CallSiteId>) {
-        if let Some(calls) = self.in_order_of_code(&sites) {
-            let all = calls.len();
-            let numbered = (1..).zip(calls);
-            self.alike
-                .extend(numbered.map(|(number, site)| (site, Apart::Call(number, all))));
-            return;
-        }
-        let frames_max = sites.iter().map(|&site| self.frames_of(site).len()).max();
-        let mut open = vec![sites];
-        for outwards in 0..frames_max.unwrap_or(0) {
-            for sites in std::mem::take(&mut open) {
-                let mut by_place: FxHashMap<_, Vec<CallSiteId>> = FxHashMap::default();
-                for &site in &sites {
-                    let number = self.innermost(site) + outwards;
-                    let frame = self.frames_of(site).get(number);
-                    let place = frame.map(|frame| (frame.module, frame.offset));
-                    by_place.entry(place).or_default().push(site);
-                }
-                for &site in sites.iter().filter(|_| by_place.len() > 1) {
-                    let number = self.innermost(site) + outwards;
-                    if number < self.frames_of(site).len() {
-                        match self.alike.entry(site).or_insert(Apart::Places(Vec::new())) {
-                            Apart::Places(numbers) => numbers.push(number),
-                            Apart::Call(..) => {}
-                        }
-                    }
-                }
-                open.extend(by_place.into_values().filter(|sites| sites.len() > 1));
-            }
+        let code = |&site: &CallSiteId| {
+            let frames = self.frames_of(site);
+            let places = self.outwards(site).map(|number| {
+                let frame = &frames[number];
+                (frame.module, frame.offset)
+            });
+            (places.collect::<Vec<_>>(), site)
+        };
+        let mut codes: Vec<_> = sites.iter().map(code).collect();
+        codes.sort_unstable();
+        let of_all = codes.len();
+        let differs = |&at: &usize| {
+            codes
+                .windows(2)
+                .any(|pair| pair[0].0.get(at) != pair[1].0.get(at))
+        };
+        let deepest = codes.iter().map(|(places, _)| places.len()).max();
+        let at = (0..deepest.unwrap_or(0)).find(differs);
+        for (number, (_, site)) in (1..).zip(codes) {
+            let frame = at.and_then(|at| self.outwards(site).nth(at));
+            self.alike.insert(
+                site,
+                Alike {
+                    number,
+                    of_all,
+                    frame,
+                },
+            );
         }
     }
 
-    /// Calls from one function of a program, each at a place of its own.
-    fn in_order_of_code(&self, sites: &[CallSiteId]) -> Option<Vec<CallSiteId>> {
-        let frames = sites.iter().map(|&site| self.naming_frame(site));
-        let frames: Vec<&Frame> = frames.collect::<Option<_>>()?;
-        let module = frames.first()?.module?;
-        let is_alike = |frame: &&Frame| frame.module == Some(module) && !frame.function.is_empty();
-        let mut calls: Vec<(u64, CallSiteId)> = frames
-            .iter()
-            .map(|frame| frame.offset)
-            .zip(sites.iter().copied())
-            .collect();
-        calls.sort_unstable();
-        let is_apart = calls.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        (is_apart && frames.iter().all(is_alike))
-            .then(|| calls.into_iter().map(|(_, site)| site).collect())
+    /// Numbers of a call site's frames: from the program's innermost outwards, then those inside the runtime.
+    fn outwards(&self, site: CallSiteId) -> impl Iterator<Item = usize> + use<> {
+        let innermost = self.innermost(site);
+        (innermost..self.frames_of(site).len()).chain((0..innermost).rev())
     }
 
     fn frames_of(&self, site: CallSiteId) -> &'a [Frame] {
@@ -224,24 +212,21 @@ impl<'a> Names<'a> {
         let Some(frame) = self.naming_frame(site) else {
             return "unknown call site".to_owned();
         };
-        let innermost = &self.frames_of(site)[self.innermost(site)];
-        let through = match (self.frames.contains_key(&site), kind) {
-            (true, _) if !innermost.function.is_empty() => brief_function(&innermost.function),
-            (_, ObjectKind::Mapping) => "mmap".into(),
-            _ => "malloc".into(),
+        let (innermost, outer) = (self.innermost(site), self.frames.get(&site));
+        let alike = self.alike.get(&site);
+        let differing = alike.and_then(|alike| alike.frame);
+        let inside = differing.filter(|number| number < outer.unwrap_or(&innermost));
+        let inside = inside.or(outer.map(|_| innermost));
+        let function = inside.map(|number| &self.frames_of(site)[number].function);
+        let through = match (function.filter(|name| !name.is_empty()), kind) {
+            (Some(function), _) => brief_function(function),
+            (None, ObjectKind::Mapping) => "mmap".into(),
+            (None, _) => "malloc".into(),
         };
-        let through = match self.alike.get(&site) {
+        let through = match alike {
             None => through.into_owned(),
-            Some(Apart::Call(number, all)) => format!("{through}, {} of {all}", ordinal(*number)),
-            Some(Apart::Places(numbers)) => {
-                let places = numbers.iter().map(|&number| {
-                    let frame = &self.frames_of(site)[number];
-                    match module_name(self.tables, frame.module) {
-                        "" => format!("{:#x}", frame.offset),
-                        module => format!("{module}+{:#x}", frame.offset),
-                    }
-                });
-                places.collect::<Vec<_>>().join(", ")
+            Some(Alike { number, of_all, .. }) => {
+                format!("{through}, {} of {of_all}", ordinal(*number))
             }
         };
         format!("{} ({through})", place(self.tables, frame))

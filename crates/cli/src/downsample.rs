@@ -12,8 +12,7 @@ use serde::Serialize;
 
 use crate::arguments::{Downsample, Event};
 use crate::progress::Progress;
-use crate::record::quoted;
-use crate::{Usage, json, terminal};
+use crate::{Usage, json, shell, terminal};
 
 /// What `downsample --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -107,8 +106,9 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
             "{counted} of {all} accesses kept ({described}) in {output}"
         ));
         terminal::next(&format!(
-            "nearpage evaluate REFERENCE {}",
-            quoted(&arguments.output.to_string_lossy())
+            "nearpage evaluate {} {}",
+            shell::path(&arguments.recording),
+            shell::path(&arguments.output)
         ));
     }
     Ok(ExitCode::SUCCESS)

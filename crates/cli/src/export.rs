@@ -14,9 +14,8 @@ use serde::Serialize;
 
 use crate::arguments::{Export, ExportFormat};
 use crate::progress::Progress;
-use crate::record::quoted;
 use crate::whole_file::WholeFile;
-use crate::{Usage, job, json, terminal};
+use crate::{Usage, job, json, shell, terminal};
 
 /// Accesses that viewers still take, unless something else is asked for.
 const AT_MOST: u64 = 1_000_000;
@@ -134,10 +133,12 @@ fn told(arguments: &Export, written: ProfileCounts) -> anyhow::Result<()> {
         counted(accesses, "access"),
         arguments.output.display()
     ));
-    let file = quoted(&arguments.output.to_string_lossy());
+    let file = shell::path(&arguments.output);
     match arguments.to {
         ExportFormat::Parquet => terminal::next(&format!("nearpage report {file}")),
-        ExportFormat::PerfScript => terminal::next(&format!("nearpage import {file}")),
+        ExportFormat::PerfScript | ExportFormat::Csv => {
+            terminal::next(&format!("nearpage import {file}"));
+        }
         ExportFormat::Pprof => {
             terminal::next(&format!("go tool pprof -tagroot object,level {file}"));
         }
@@ -146,7 +147,6 @@ fn told(arguments: &Export, written: ProfileCounts) -> anyhow::Result<()> {
         ExportFormat::Otlp => terminal::next(&format!(
             "curl --data-binary @{file} -H 'Content-Type: application/x-protobuf' http://COLLECTOR:4318/v1development/profiles"
         )),
-        ExportFormat::Csv => {}
     }
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 mod file;
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,8 +10,8 @@ use anyhow::Context;
 use nearpage_amount::{counted, percent, signed_change};
 use nearpage_machine::Machine;
 use nearpage_plan::Program;
-use nearpage_planner::{DecidedPlan, MachineClass, ModelError, ModelErrors};
-use nearpage_report::{printable, shorten};
+use nearpage_planner::{DecidedPlan, ErrorSource, MachineClass, ModelError, ModelErrors};
+use nearpage_report::{Column, printable, wrapped, write_lines};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -66,66 +65,69 @@ pub fn main(arguments: arguments::History) -> anyhow::Result<ExitCode> {
     };
     match arguments.json {
         true => json::print(&output)?,
-        false => terminal::print(&output.to_text())?,
+        false => terminal::print(&output.to_text(terminal::width()))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 impl HistoryOutput {
-    fn to_text(&self) -> String {
+    fn to_text(&self, columns_max: usize) -> String {
+        let sentence = |words: &str| wrapped(words, columns_max) + "\n";
         if self.pairs.is_empty() {
-            return "No prediction was compared with a run yet: `nearpage optimize -- COMMAND` does, on a machine with \
-                    several memory nodes\n"
-                .to_owned();
-        }
-        let mut text = format!(
-            "{:<11}{:<20}{:<18}{:<9}{:>10}{:>20}{:>10}{:>9}\n",
-            "date", "program", "machine", "by", "predicted", "nine in ten", "measured", "error"
-        );
-        for pair in &self.pairs {
-            let range = pair
-                .predicted_range
-                .map_or("–".to_owned(), |[least, most]| {
-                    format!("{} to {}", signed_change(least), signed_change(most))
-                });
-            let fitted = |name: &str, columns: usize| shorten(&printable(name), columns - 1);
-            let by = match pair.measured_by {
-                MeasuredBy::Optimize => "optimize",
-                MeasuredBy::Run => "run",
-            };
-            let _ = writeln!(
-                text,
-                "{:<11}{:<20}{:<18}{by:<9}{:>10}{range:>20}{:>10}{:>9}",
-                date(pair.unix_s),
-                fitted(&pair.program, 20),
-                fitted(&pair.machine, 18),
-                signed_change(pair.predicted),
-                signed_change(pair.measured),
-                signed_change(pair.error()),
+            return sentence(
+                "No prediction was compared with a run yet: `nearpage optimize -- COMMAND` does, on a machine with several \
+                 memory nodes",
             );
         }
-        for error in self
-            .errors
-            .iter()
-            .filter(|error| error.source == nearpage_planner::ErrorSource::History)
-        {
-            let _ = writeln!(
-                text,
+        let mut text = String::new();
+        self.write_pairs(columns_max, &mut text);
+        let learned = |error: &&ModelError| error.source == ErrorSource::History;
+        for error in self.errors.iter().filter(learned) {
+            text += &sentence(&format!(
                 "machines {}: {} modelled predictions, half within {} of what was measured, nine in ten within {}",
                 error.class.as_str(),
                 error.pairs,
                 percent(error.median),
                 percent(error.nine_in_ten)
-            );
+            ));
         }
         if self.unreadable > 0 {
-            let _ = writeln!(
-                text,
-                "{} cannot be read: another version wrote that",
-                counted(self.unreadable as u64, "line")
-            );
+            let lines = counted(self.unreadable as u64, "line");
+            text += &sentence(&format!(
+                "{lines} cannot be read: another version wrote that"
+            ));
         }
         text
+    }
+
+    /// A line for each prediction.
+    fn write_pairs(&self, columns_max: usize, text: &mut String) {
+        let column = |title, rank, cell: &dyn Fn(&Pair) -> String| Column {
+            title,
+            rank,
+            cells: self.pairs.iter().map(cell).collect(),
+        };
+        let range = |pair: &Pair| {
+            pair.predicted_range
+                .map_or("–".to_owned(), |[least, most]| {
+                    format!("{} to {}", signed_change(least), signed_change(most))
+                })
+        };
+        let measured_by = |pair: &Pair| match pair.measured_by {
+            MeasuredBy::Optimize => "optimize".to_owned(),
+            MeasuredBy::Run => "run".to_owned(),
+        };
+        let columns = vec![
+            column("date", 3, &|pair| date(pair.unix_s)),
+            column("predicted", 6, &|pair| signed_change(pair.predicted)),
+            column("nine in ten", 1, &range),
+            column("measured", 5, &|pair| signed_change(pair.measured)),
+            column("error", 4, &|pair| signed_change(pair.error())),
+            column("by", 2, &measured_by),
+        ];
+        let named = |pair: &Pair| printable(&format!("{} on {}", pair.program, pair.machine));
+        let names: Vec<String> = self.pairs.iter().map(named).collect();
+        write_lines(columns, "program", &names, columns_max, text);
     }
 }
 

@@ -11,8 +11,7 @@ use serde::Serialize;
 
 use crate::arguments::Import;
 use crate::progress::Progress;
-use crate::record::quoted;
-use crate::{json, terminal};
+use crate::{json, shell, terminal};
 
 /// What `import --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -70,10 +69,7 @@ pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
             counts.lost
         ));
         terminal::say(&format!("the recording is in {}", output.display()));
-        terminal::say(&format!(
-            "next: nearpage report {}",
-            quoted(&output.to_string_lossy())
-        ));
+        terminal::next(&format!("nearpage report {}", shell::path(&output)));
     }
     Ok(ExitCode::SUCCESS)
 }

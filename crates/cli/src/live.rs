@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::arguments::Live;
 use crate::json::{self, OwnOutput};
 use crate::shown::{self, DeferredLines, HandedOver};
-use crate::{Usage, terminal};
+use crate::{Usage, shell, terminal};
 
 /// An interval shorter than this has too few samples for anything.
 const INTERVAL_MIN_S: f64 = 0.01;
@@ -106,7 +106,15 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     let lines = summary.unwrap_or_default();
     lines.iter().for_each(|line| terminal::say_plainly(line));
     kept.take().iter().for_each(|line| terminal::say(line));
-    Ok(end_as(migrated?.status))
+    let migrated = migrated?;
+    if let Some(log) = arguments
+        .log
+        .as_ref()
+        .filter(|_| !arguments.quiet && !arguments.json)
+    {
+        terminal::next(&format!("nearpage view {}", shell::path(log)));
+    }
+    Ok(end_as(migrated.status))
 }
 
 /// Starts the command, which prints into `output`, or attaches to the target.
@@ -148,7 +156,7 @@ fn options(arguments: &Live) -> anyhow::Result<OnlineMigrationOptions> {
     }
     Ok(OnlineMigrationOptions {
         interval: Duration::from_secs_f64(arguments.interval),
-        moves_threads: arguments.threads,
+        moves_threads: arguments.move_threads,
         dry_run: arguments.dry_run,
         max_overhead: arguments.max_overhead / 100.0,
         rate_hz: arguments.rate,
@@ -188,9 +196,9 @@ fn policy(arguments: &Live) -> anyhow::Result<LivePolicy> {
             LivePolicy::names().join(", ")
         ))
     })?;
-    if arguments.threads && !policy.moves_threads() {
+    if arguments.move_threads && !policy.moves_threads() {
         return Err(Usage(format!(
-            "--threads: {} says nothing about threads; carrefour and auto do",
+            "--move-threads: {} says nothing about threads; carrefour and auto do",
             policy.name()
         ))
         .into());
@@ -315,6 +323,16 @@ mod tests {
         let policy = LivePolicy::from_name("auto").unwrap();
         let default = OnlineMigrationOptions::new(options.target.clone(), policy);
         assert_eq!(format!("{options:?}"), format!("{default:?}"));
+    }
+
+    #[test]
+    fn threads_are_moved_by_the_old_name_of_the_option_too() {
+        for option in ["--move-threads", "--threads"] {
+            assert!(typed(&["--policy=auto", option]).unwrap().moves_threads);
+        }
+        let error = typed(&["--policy=migrate", "--threads"]).unwrap_err();
+        let told = "--move-threads: migrate says nothing about threads";
+        assert!(error.to_string().starts_with(told), "{error}");
     }
 
     #[test]

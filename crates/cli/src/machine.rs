@@ -20,10 +20,8 @@ pub use list::MachineList;
 
 use crate::arguments::{Calibration, MachineCommand, MachineForm};
 use crate::progress::Progress;
-use crate::record::quoted;
-use crate::terminal;
 use crate::whole_file::WholeFile;
-use crate::{Usage, arguments, json};
+use crate::{Usage, arguments, json, shell, terminal};
 
 const SYS: &str = "/sys";
 
@@ -132,7 +130,7 @@ impl MachineForm {
             if !self.json {
                 terminal::next(&format!(
                     "nearpage plan RECORDING --machine {}",
-                    quoted(&file.to_string_lossy())
+                    shell::path(file)
                 ));
             }
         }

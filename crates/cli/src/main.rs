@@ -24,6 +24,7 @@ mod record;
 mod report;
 mod run;
 mod schema;
+mod shell;
 mod shown;
 mod simulate;
 mod stack;

@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::arguments::Optimize;
 use crate::history::{self, Measured};
 use crate::json::{self, OwnOutput};
-use crate::{analysis, plan, terminal};
+use crate::{analysis, plan, shell, terminal};
 
 /// The machine predicted for where this one has a single node and none was chosen.
 const MACHINE_DEFAULT: &str = "opteron-4";
@@ -128,9 +128,20 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
     }
     outcome.iter().for_each(|line| say(line));
     let mut text = tables(&plans, comparison.as_ref(), compared);
-    text.push_str(&ending(&verdict, &output, kept.is_some() && !loses));
+    let is_kept = kept.is_some() && !loses;
+    text.push_str(&ending(&verdict, &output, is_kept));
     terminal::print(&text)?;
+    terminal::next(&next_command(&arguments.command, &output, is_kept));
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to type next: what runs the command under its kept plan, or else shows the recording.
+fn next_command(command: &[OsString], output: &Path, is_kept: bool) -> String {
+    if !is_kept {
+        return format!("nearpage report {}", shell::path(&output.join("before")));
+    }
+    let words: Vec<String> = command.iter().map(shell::word).collect();
+    format!("nearpage run -- {}", words.join(" "))
 }
 
 /// What came of it, in words.
@@ -189,10 +200,10 @@ fn ending(verdict: &str, output: &Path, is_kept: bool) -> String {
     let file = output.join("plan.toml");
     let file = printable(&file.to_string_lossy());
     let kept = match is_kept {
-        true => "`nearpage run -- COMMAND` uses it from now on\n",
+        true => "; `nearpage run` uses it for this command from now on",
         false => "",
     };
-    format!("{verdict}\nThe plan is in {file}\n{kept}")
+    format!("{verdict}\nThe plan is in {file}{kept}\n")
 }
 
 /// Decides for each program that was recorded, and writes the plans.

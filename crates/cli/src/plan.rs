@@ -12,15 +12,14 @@ use nearpage_machine::Machine;
 use nearpage_planner::recordings::{Choice, choose, differ_in_input};
 use nearpage_planner::several_inputs::{AcrossInputs, plan_for_all};
 use nearpage_planner::{Analysis, DecidedPlan, Planner, Policy};
-use nearpage_recording::{Job, Metadata};
+use nearpage_recording::Job;
 use nearpage_report::printable;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::job::PlannedJob;
 use crate::progress::Progress;
-use crate::record::quoted;
-use crate::{Usage, analysis, arguments, job, json, terminal};
+use crate::{Usage, analysis, arguments, job, json, shell, terminal};
 
 pub use table::to_text;
 
@@ -127,7 +126,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         &plans,
         several.as_ref(),
         &output,
-        &command_of(&analyses[0].recording.metadata),
+        &shell::command(&analyses[0].recording.metadata.command),
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -166,24 +165,12 @@ fn show(
         };
         text.extend(of_several.map(|words| format!("\n{words}")));
         let file = decided.file.as_deref().unwrap_or(output);
-        let file = printable(&file.to_string_lossy());
-        terminal::print(&format!("{text}\nThe plan is in {file}\n"))?;
-        terminal::next(&format!(
-            "nearpage run --plan {} -- {command}",
-            quoted(&file)
-        ));
+        let named = printable(&file.to_string_lossy());
+        terminal::print(&format!("{text}\nThe plan is in {named}\n"))?;
+        let file = shell::path(file);
+        terminal::next(&format!("nearpage run --plan {file} -- {command}"));
     }
     Ok(())
-}
-
-/// What was recorded, as it would be typed.
-pub fn command_of(metadata: &Metadata) -> String {
-    let words = &metadata.command;
-    let typed: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    match typed.is_empty() {
-        true => "COMMAND".to_owned(),
-        false => typed.join(" "),
-    }
 }
 
 /// What several recordings came to.

@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::Usage;
 use crate::arguments::{Record, SampledEvent, Source, Threads};
 use crate::json::{self, OwnOutput};
-use crate::{terminal, trace};
+use crate::{shell, terminal, trace};
 
 /// What `record --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -324,10 +324,7 @@ fn say(observed: &Observed, output: &Path) {
         Finished::Deferred => " (its tables are made when it is first opened)",
     };
     terminal::say(&format!("the recording is in {}{later}", output.display()));
-    terminal::next(&format!(
-        "nearpage report {}",
-        quoted(&output.to_string_lossy())
-    ));
+    terminal::next(&format!("nearpage report {}", shell::path(output)));
 }
 
 /// Of many ranks one speaks: what each has to say is in its recording, and `report` says it once.
@@ -343,8 +340,7 @@ fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
         output.display()
     ));
     if let Some(job) = output.parent().filter(|job| !job.as_os_str().is_empty()) {
-        let job = quoted(&job.to_string_lossy());
-        terminal::next(&format!("nearpage report {job}"));
+        terminal::next(&format!("nearpage report {}", shell::path(job)));
     }
 }
 
@@ -371,27 +367,5 @@ fn pace(observed: &Observed) -> String {
             format!("{rate} ({sampling} of processor time)")
         }
         None => rate,
-    }
-}
-
-/// As it can be pasted into a shell.
-pub fn quoted(text: &str) -> String {
-    let plain = |character: char| character.is_alphanumeric() || "/._-+:,@".contains(character);
-    if !text.is_empty() && text.chars().all(plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quoted;
-
-    #[test]
-    fn names_are_quoted_where_a_shell_needs_it() {
-        assert_eq!(quoted("cg.nearpage"), "cg.nearpage");
-        assert_eq!(quoted("my run"), "'my run'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 }

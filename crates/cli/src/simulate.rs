@@ -28,9 +28,8 @@ use nearpage_view::simulation_page;
 
 use crate::arguments::{CountedMode, Shard, Simulate};
 use crate::progress::Progress;
-use crate::record::quoted;
 use crate::whole_file::WholeFile;
-use crate::{Usage, sweep, terminal};
+use crate::{Usage, shell, sweep, terminal};
 
 pub use plans::Plans;
 
@@ -162,7 +161,7 @@ fn print(arguments: &Simulate, simulation: &Simulation) -> anyhow::Result<()> {
             path,
             simulation_page(&recorded, &simulation_json(simulation))?.as_bytes(),
         )?;
-        terminal::say(&format!("next: open {} in a browser", path.display()));
+        terminal::next_page(path);
     }
     Ok(())
 }
@@ -319,12 +318,10 @@ pub fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::
     asked.map_err(|problem| anyhow::anyhow!(problem))?;
     let tracing = recording.metadata.tracing.clone().unwrap_or_default();
     tracing.serves(machine).map_err(|difference| {
-        let command = &recording.metadata.command;
-        let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
         anyhow::anyhow!(
             "{folder}: {difference}; record it again: nearpage trace --machine {} -- {}",
-            quoted(named),
-            command.join(" ")
+            shell::word(named),
+            shell::command(&recording.metadata.command)
         )
     })
 }

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use nearpage_report::{printable, wrapped};
 
@@ -55,9 +56,14 @@ pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Says which command to type next.
+/// Says which command to type next, in one line whatever its length: a line that a terminal breaks is pasted whole.
 pub fn next(command: &str) {
-    say(&format!("next: {command}"));
+    say_plainly(&format!("nearpage: next: {command}"));
+}
+
+/// Says where a page has been written.
+pub fn next_page(file: &Path) {
+    say(&format!("next: open {} in a browser", file.display()));
 }
 
 /// A line on standard error without nearpage's name before it: one of a table.

@@ -13,8 +13,8 @@ use nearpage_sampler::Target;
 use crate::arguments::{Record, Trace};
 use crate::json::{self, OwnOutput};
 use crate::progress::Progress;
-use crate::record::{RecordOutput, into_new_folder, leave_unselected, quoted, small_allocations};
-use crate::{Usage, terminal};
+use crate::record::{RecordOutput, into_new_folder, leave_unselected, small_allocations};
+use crate::{Usage, shell, terminal};
 
 pub fn main(arguments: Trace) -> anyhow::Result<ExitCode> {
     leave_unselected(arguments.ranks.as_ref(), &arguments.command)?;
@@ -117,8 +117,5 @@ fn say(recording: &Recording, output: &Path, traced: Traced) {
         terminal::say(&format!("the command was ended by signal {signal}"));
     }
     terminal::say(&format!("the recording is in {}", output.display()));
-    terminal::next(&format!(
-        "nearpage report {}",
-        quoted(&output.to_string_lossy())
-    ));
+    terminal::next(&format!("nearpage report {}", shell::path(output)));
 }

@@ -85,7 +85,7 @@ fn write_session(session: Session, shown: &Path, file: &Path) -> anyhow::Result<
     read_all(&session, format!("reading {}", shown.display()));
     let html = session.standalone()?;
     WholeFile::write(file, html.as_bytes())?;
-    terminal::say(&format!("the page is in {}", file.display()));
+    terminal::next_page(file);
     Ok(ExitCode::SUCCESS)
 }
 

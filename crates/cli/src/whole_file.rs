@@ -79,7 +79,7 @@ impl Drop for WholeFile {
 }
 
 fn beside(path: &Path) -> Option<PathBuf> {
-    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+    if nearpage_files::is_written_through(path) {
         return None;
     }
     let mut name = OsString::from(".");

@@ -7,8 +7,9 @@
 //! Paths are bytes; [`path_to_text`] holds them as text without loss. [`MappedFile`] opens a file that a process has mapped,
 //! even if it has been deleted since.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -100,6 +101,24 @@ pub fn create(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Gives a file these contents, for its owner alone: written beside it and renamed, so that whoever reads it sees the old
+/// contents or the new ones, whole. A full disk leaves the old ones.
+///
+/// # Errors
+/// As the system says.
+pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}", std::process::id()));
+    let beside = path.with_file_name(name);
+    let written = create(&beside)
+        .and_then(|mut file| file.write_all(contents))
+        .and_then(|()| fs::rename(&beside, path));
+    written.inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })
+}
+
 /// Is what is there to be written to as it is, a device, a pipe or a link to one (`/dev/stdout`), and not replaced? Not
 /// where somebody else than root and this user put it there: into a folder of theirs, or `/tmp`.
 pub fn is_written_through(path: &Path) -> bool {
@@ -143,7 +162,6 @@ fn regular(metadata: &fs::Metadata) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{chown, lchown, symlink};
     use std::os::unix::net::UnixListener;
@@ -203,6 +221,20 @@ mod tests {
             ["kept", "new"]
         );
         assert_eq!(fs::metadata(&link).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn contents_are_replaced_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        replace(&path, b"old").unwrap();
+        replace(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        fs::create_dir(folder.path().join("folder")).unwrap();
+        assert!(replace(&folder.path().join("folder"), b"text").is_err());
+        let names = fs::read_dir(folder.path()).unwrap();
+        assert_eq!(names.count(), 2, "nothing is left beside them");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -34,8 +34,19 @@ pub struct ProgramImage {
 /// Finds the file that a command names, on `PATH` unless it has a slash.
 ///
 /// # Errors
-/// [`Error::CommandNotFound`], or [`Error::NotExecutable`] where a file is there that can't be run.
+/// [`Error::CommandNotFound`], or [`Error::NotExecutable`] where a file is there that can't be run, or a script whose
+/// interpreter is missing.
 pub fn resolve_command(command: &OsStr, search: &SearchPaths) -> Result<PathBuf, Error> {
+    let path = find_command(command, search)?;
+    // A script that cannot be read may still be run by its interpreter, which the kernel looks for.
+    let words = interpreter_words(&path).ok().flatten().unwrap_or_default();
+    match words.first() {
+        Some(name) if !path_from_text(name).exists() => Err(without_interpreter(&path, name)),
+        _ => Ok(path),
+    }
+}
+
+fn find_command(command: &OsStr, search: &SearchPaths) -> Result<PathBuf, Error> {
     let runnable = |path: &Path| {
         fs::metadata(path)
             .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
@@ -181,32 +192,46 @@ fn begins_with(path: &Path, magic: &[u8; 4]) -> bool {
         && start == *magic
 }
 
+/// The words behind `#!`; none for anything but a script.
+fn interpreter_words(path: &Path) -> io::Result<Option<Vec<String>>> {
+    let mut start = Vec::new();
+    nearpage_files::open(path)?
+        .take(256)
+        .read_to_end(&mut start)?;
+    let line = start.strip_prefix(b"#!");
+    let line = line.map(|line| line.split(|&byte| byte == b'\n').next().unwrap_or(line));
+    Ok(line.map(|line| {
+        let words = bytes_to_text(line);
+        words.split_ascii_whitespace().map(str::to_owned).collect()
+    }))
+}
+
 /// The program behind `#!`, through `env` where that is used; none for anything but a script.
 fn interpreter(path: &Path, search: &SearchPaths) -> Result<Option<PathBuf>, Error> {
-    let mut start = Vec::new();
-    nearpage_files::open(path)
-        .and_then(|file| file.take(256).read_to_end(&mut start))
-        .map_err(|source| Error::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-    let Some(line) = start.strip_prefix(b"#!") else {
+    let words = interpreter_words(path).map_err(|source| Error::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let Some(words) = words else {
         return Ok(None);
     };
-    let line = bytes_to_text(line.split(|&byte| byte == b'\n').next().unwrap_or(line));
-    let mut words = line.split_ascii_whitespace();
-    let first = words.next().unwrap_or_default();
+    let first = words.first().map_or("", String::as_str);
     let name = match Path::new(first).file_name() {
-        Some(name) if name == "env" => words
+        Some(name) if name == "env" => words[1..]
+            .iter()
             .find(|word| !word.starts_with('-') && !word.contains('='))
-            .unwrap_or(first),
+            .map_or(first, String::as_str),
         _ => first,
     };
     match resolve_command(path_from_text(name).as_os_str(), search) {
         Ok(interpreter) => Ok(Some(interpreter)),
-        Err(_) => Err(Error::NotExecutable {
-            path: path.to_owned(),
-            message: format!("its interpreter `{}` is not found", readable(name)),
-        }),
+        Err(_) => Err(without_interpreter(path, name)),
+    }
+}
+
+fn without_interpreter(script: &Path, name: &str) -> Error {
+    Error::NotExecutable {
+        path: script.to_owned(),
+        message: format!("its interpreter `{}` is not found", readable(name)),
     }
 }

@@ -1,7 +1,7 @@
 //! The folder of a recording: which files it has, and how they are put in place.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -86,12 +86,15 @@ pub(crate) fn create_file(file: &Path) -> Result<File, Error> {
 }
 
 /// Puts `contents` in `file` at once: whoever opens it sees the old or the new, whole.
-fn replace(file: &Path, contents: &[u8]) -> Result<(), Error> {
+pub(crate) fn replace(file: &Path, contents: &[u8]) -> io::Result<()> {
     let unfinished = unfinished(file);
-    create_file(&unfinished)?
-        .write_all(contents)
-        .at(&unfinished, "write")?;
-    fs::rename(&unfinished, file).at(file, "put in place")
+    nearpage_files::create(&unfinished)?.write_all(contents)?;
+    fs::rename(&unfinished, file)
+}
+
+/// The same, named where it fails.
+fn replace_file(file: &Path, contents: &[u8]) -> Result<(), Error> {
+    replace(file, contents).at(file, "write")
 }
 
 /// Writes `recording.json`. `checksums`: of the tables, once there are any.
@@ -118,7 +121,7 @@ pub(crate) fn write_metadata(
     let written = serde::Serialize::serialize(&whole, &mut serializer);
     written.map_err(|error| Error::damaged(folder, error))?;
     text.push(b'\n');
-    replace(&folder.join(METADATA_FILE), &text)
+    replace_file(&folder.join(METADATA_FILE), &text)
 }
 
 pub(crate) fn read_metadata(folder: &Path) -> Result<Metadata, Error> {
@@ -170,11 +173,11 @@ pub(crate) fn replace_checksum(folder: &Path, table: &str, sums: &Checksums) -> 
     let mut whole: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| Error::damaged(&file, error))?;
     whole["tables"][table] = sums.to_string().into();
-    replace(&file, whole.to_string().as_bytes())
+    replace_file(&file, whole.to_string().as_bytes())
 }
 
 pub(crate) fn write_machine(folder: &Path, machine: &Machine) -> Result<(), Error> {
-    replace(&folder.join(MACHINE_FILE), machine.to_toml().as_bytes())
+    replace_file(&folder.join(MACHINE_FILE), machine.to_toml().as_bytes())
 }
 
 pub(crate) fn read_machine(folder: &Path) -> Result<Machine, Error> {

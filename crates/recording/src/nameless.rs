@@ -3,7 +3,7 @@
 //! the recording's folder, in the form of a map of generated code ([`jit`](crate::jit)), names as the file has them.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -35,10 +35,7 @@ pub(crate) fn keep(folder: &Path, mut module: Module, opened: &Path) -> io::Resu
         let (address, bytes) = (function.address, function.size_bytes);
         let _ = writeln!(map, "{address:x} {bytes:x} {}", function.name);
     }
-    let kept = map_of(folder, &module);
-    let unfinished = folder::unfinished(&kept);
-    nearpage_files::create(&unfinished)?.write_all(map.as_bytes())?;
-    std::fs::rename(&unfinished, kept)
+    folder::replace(&map_of(folder, &module), map.as_bytes())
 }
 
 #[cfg(test)]

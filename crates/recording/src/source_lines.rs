@@ -2,7 +2,7 @@
 //! its own, a line for each instruction: address (hexadecimal), line, function, file, with tabs between them.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
@@ -44,10 +44,7 @@ pub(crate) fn write(folder: &Path, lines: &SourceLines) -> io::Result<()> {
         let (function, file) = (plain(&known.function), plain(&known.file));
         let _ = writeln!(text, "{address:x}\t{}\t{function}\t{file}", known.line);
     }
-    let kept = folder.join(FILE);
-    let unfinished = folder::unfinished(&kept);
-    nearpage_files::create(&unfinished)?.write_all(text.as_bytes())?;
-    std::fs::rename(&unfinished, kept)
+    folder::replace(&folder.join(FILE), text.as_bytes())
 }
 
 /// Nothing of a name ends a field.

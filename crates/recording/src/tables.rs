@@ -149,7 +149,7 @@ pub struct SampleCounts {
     pub accesses: u64,
     /// No memory instruction at the sampled place: computation.
     pub compute: u64,
-    /// A memory instruction whose address could not be recovered, or code bytes not to be had.
+    /// A memory instruction whose address could not be recovered, or whose code bytes are unknown.
     pub undecoded: u64,
     /// In the kernel on the thread's behalf (not accesses).
     pub kernel: u64,

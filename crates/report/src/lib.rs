@@ -54,7 +54,7 @@ pub use simulation::{
     MovementsOutput, ObjectPages, Simulation, SimulationOutput, ThreadsElsewhere, simulation_json,
     simulation_text,
 };
-pub use table::wrapped;
+pub use table::{Column, wrapped, write_lines};
 pub use text::{Count, GroupBy, Sort, TextOptions, asks_nothing, heatmap, text};
 pub use tree::runs_before_main;
 

@@ -109,12 +109,15 @@ pub(crate) fn created(threads: &[Thread]) -> Vec<u32> {
     created
 }
 
-/// So many threads of those there were, and how many were created for them where it was more.
+/// So many threads of those there were, and how many with their successors where there were any.
 pub(crate) fn threads_at_work(working: usize, created: &[u32]) -> String {
     let count = created.iter().filter(|&&count| count > 0).count();
     let threads = format!("{working} of {}", counted(count as u64, "thread"));
     match created.len() > count {
-        true => format!("{threads} (created {} times)", created.len()),
+        true => format!(
+            "{threads} ({} with those that replaced them)",
+            created.len()
+        ),
         false => threads,
     }
 }
@@ -164,5 +167,14 @@ mod tests {
         ];
         let named = [7, 9, 0].map(|pid| process_name(&threads, pid));
         assert_eq!(named, ["solve", "process 9", "process 0"]);
+    }
+
+    #[test]
+    fn threads_that_were_replaced_are_counted_with_their_successors() {
+        assert_eq!(threads_at_work(2, &[1, 1, 1]), "2 of 3 threads");
+        assert_eq!(
+            threads_at_work(2, &[1, 2, 0, 2, 0]),
+            "2 of 3 threads (5 with those that replaced them)"
+        );
     }
 }

@@ -60,8 +60,8 @@ fn columns(c: char) -> usize {
 }
 
 /// `text` in at most `columns_max` columns. Parameters of functions give way first, then arguments of templates
-/// (`ns::f(…)`, `vector<…>`), then words in the middle, as names tell themselves apart at both ends. A word is cut where
-/// nothing else helps.
+/// (`ns::f(…)`, `vector<…>`), then what is in brackets at the end (`main cg.c:112 (allocate)`), then words before the last
+/// one, as that says where. A word is cut where nothing else helps.
 pub fn shorten(text: &str, columns_max: usize) -> String {
     let mut text = Cow::Borrowed(text);
     for brackets in [['(', ')'], ['<', '>']] {
@@ -70,9 +70,28 @@ pub fn shorten(text: &str, columns_max: usize) -> String {
         }
         text = without_arguments(&text, brackets).into();
     }
+    if width(&text) > columns_max {
+        text = without_addition(&text).into();
+    }
     match width(&text) <= columns_max {
         true => text.into_owned(),
         false => without_middle(&text, columns_max),
+    }
+}
+
+/// Without what is in brackets at the end, but for the number that tells names apart: `main cg.c:5 (2nd)` of
+/// `main cg.c:5 (malloc, 2nd of 3)`.
+fn without_addition(text: &str) -> String {
+    let split = text
+        .strip_suffix(')')
+        .and_then(|text| text.rsplit_once(" ("));
+    let Some((name, addition)) = split else {
+        return text.to_owned();
+    };
+    let last = addition.rsplit_once(", ");
+    match last.and_then(|(_, number)| number.split_once(" of ")) {
+        Some((number, _)) => format!("{name} ({number})"),
+        None => name.to_owned(),
     }
 }
 
@@ -80,10 +99,13 @@ fn without_middle(text: &str, columns_max: usize) -> String {
     let Some(left) = columns_max.checked_sub(1) else {
         return String::new();
     };
-    let tail: String = take(text.chars().rev(), left / 2).chars().rev().collect();
-    let tail = match is_within_a_word(text, text.len() - tail.len()) {
-        true => without_first_word(&tail),
-        false => &tail,
+    let half: String = take(text.chars().rev(), left / 2).chars().rev().collect();
+    let last = text.rfind(' ').map_or("", |space| &text[space..]);
+    let tail = match is_within_a_word(text, text.len() - half.len()) {
+        // The last word is most of it at most.
+        _ if !last.is_empty() && 4 * width(last) <= 3 * left => last,
+        true => without_first_word(&half),
+        false => &half,
     };
     // A combining mark that lost its letter would change the ellipsis.
     let tail = tail.trim_start_matches(|c| columns(c) == 0);
@@ -173,10 +195,25 @@ mod tests {
                 "ns::grid<double, 3>::step(…) const grid.cc:12 (allocate)",
             ),
             (54, "ns::grid<…>::step(…) const grid.cc:12 (allocate)"),
-            (30, "ns::grid<…>::…:12 (allocate)"),
+            (40, "ns::grid<…>::step(…) const grid.cc:12"),
+            (30, "ns::grid<…>::step(… grid.cc:12"),
         ] {
             assert_eq!(shorten(name, columns_max), short);
         }
+    }
+
+    #[test]
+    fn what_tells_names_apart_stays() {
+        let numbered = "main join.cpp:57 (Join::Join(…), 1st of 2)";
+        assert_eq!(shorten(numbered, 22), "main join.cpp:57 (1st)");
+        assert_eq!(
+            shorten("Table::Table join.cpp:13 (malloc)", 22),
+            "Table::… join.cpp:13"
+        );
+        assert_eq!(
+            shorten("libstdc++.so.6.0.30 .dynsym", 20),
+            "libstdc++.… .dynsym"
+        );
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use crate::printable::{shorten, width};
 
 /// A column of numbers.
-pub(crate) struct Column {
+pub struct Column {
+    /// Its heading.
     pub title: &'static str,
     /// Columns with the lowest rank give way first where the terminal is narrow.
     pub rank: u8,
+    /// A cell for each row.
     pub cells: Vec<String>,
 }
 
@@ -64,8 +66,8 @@ pub(crate) fn lines(
     (heading, rows)
 }
 
-/// The heading and the lines, each ended.
-pub(crate) fn write_lines(
+/// Writes a heading and a line for each name, at most `columns_max` wide.
+pub fn write_lines(
     columns: Vec<Column>,
     title: &str,
     names: &[String],
@@ -81,8 +83,29 @@ pub(crate) fn write_lines(
 
 /// A sentence in lines of at most `columns_max`.
 pub fn wrapped(text: &str, columns_max: usize) -> String {
-    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    wrap(&words, " ", columns_max, 2)
+    wrap(&words(text), " ", columns_max, 2)
+}
+
+/// The words of a sentence. A number with its unit (`19.4 %`) is one.
+pub(crate) fn words(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match words.last_mut() {
+            Some(number) if is_unit(word) && number.ends_with(|end: char| end.is_ascii_digit()) => {
+                *number += &format!(" {word}");
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words
+}
+
+/// Is it one of the units that [`nearpage_amount`] prints, whatever ends the sentence behind it?
+fn is_unit(word: &str) -> bool {
+    const UNITS: [&str; 13] = [
+        "%", "ns", "µs", "ms", "s", "min", "h", "B", "KiB", "MiB", "GiB", "TiB", "Hz",
+    ];
+    UNITS.contains(&word.trim_end_matches([',', '.', ';', ':', ')']))
 }
 
 /// Words in lines of at most `columns_max`, later lines after `indent` spaces.
@@ -106,4 +129,19 @@ pub(crate) fn wrap(parts: &[String], separator: &str, columns_max: usize, indent
         used += width(&part);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_their_units() {
+        let text = "time: 109 ms instead of 135 ms (19.4 % less); 2 h";
+        assert_eq!(
+            wrapped(text, 20),
+            "time: 109 ms instead\n  of 135 ms (19.4 %\n  less); 2 h"
+        );
+        assert_eq!(wrapped("of 135 ms", 8), "of\n  135 ms");
+    }
 }

@@ -14,8 +14,8 @@ use crate::{
     emphasis::{HEADING, alarm, painted},
     matrix::matrix,
     name::{created, hot_frame, pattern_words, thread_name, threads_at_work},
-    printable::printable,
-    table::{Column, lines, wrap, wrapped},
+    printable::{printable, shorten},
+    table::{Column, lines, words, wrap, wrapped},
 };
 
 /// What the rows of the report are.
@@ -471,12 +471,14 @@ impl Page<'_> {
             let hot = group.hot.first();
             if let Some(hot) = hot.filter(|hot| hot.module.is_some() || hot.offset > 0) {
                 let frame = hot_frame(hot.module, hot.offset, locate);
-                parts.push(format!("most in {}", printable(&place(tables, &frame))));
+                let place = printable(&place(tables, &frame));
+                // Arguments of templates can fill a screen.
+                let place = shorten(&place, self.options.width - INDENT);
+                parts.push(format!("most in {place}"));
             }
             let indent = " ".repeat(INDENT);
             let _ = writeln!(out, "{line}");
-            let parts = parts.join(", ");
-            let words: Vec<String> = parts.split(' ').map(str::to_owned).collect();
+            let words = words(&parts.join(", "));
             let details = wrap(&words, " ", self.options.width - INDENT, 0)
                 .replace('\n', &format!("\n{indent}"));
             let _ = writeln!(out, "{indent}{details}");

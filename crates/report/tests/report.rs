@@ -457,40 +457,77 @@ fn without_accesses_there_is_no_table() {
     }
 }
 
-/// zlib without debug information: four calls of malloc in one function, which one line calls; and one call, reached in
-/// two ways through one function.
+/// zlib without debug information: calls of malloc in one function, which one line calls; and one call, reached in two
+/// ways through one function.
 #[test]
-fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
+fn call_sites_that_no_frames_name_tells_apart_are_numbered_in_the_order_of_the_code() {
     let at = |offset, function| Frame {
         offset,
         ..frame(0, function, "", 0)
     };
     let main = || frame(0, "main", "/src/pigz.c", 120);
-    let names = ["main pigz.c:120 (lu+0x10)", "main pigz.c:120 (lu+0x20)"];
     are_named(
-        names,
-        [0x10, 0x20].map(|offset| vec![at(offset, "deflateInit2_"), main()]),
+        [
+            "main pigz.c:120 (deflateInit2_, 2nd of 2)",
+            "main pigz.c:120 (deflateInit2_, 1st of 2)",
+        ],
+        [0x20, 0x10].map(|offset| vec![at(offset, "deflateInit2_"), main()]),
     );
+    // The innermost frame that differs is the one to look at.
     let through = |offset| vec![at(0x5, "deflateInit2_"), at(offset, "evaluate"), main()];
-    are_named(names, [0x10, 0x20].map(through));
-    // Two vectors on one line of a program: the line is theirs, and its code has an order.
-    let names = [
-        "main two.c:5 (malloc, 1st of 2)",
-        "main two.c:5 (malloc, 2nd of 2)",
-    ];
+    are_named(
+        [
+            "main pigz.c:120 (evaluate, 1st of 2)",
+            "main pigz.c:120 (evaluate, 2nd of 2)",
+        ],
+        [0x10, 0x20].map(through),
+    );
+    let other = vec![at(0x6, "deflateInit2_"), at(0x10, "evaluate"), main()];
+    are_named(
+        [
+            "main pigz.c:120 (deflateInit2_, 1st of 3)",
+            "main pigz.c:120 (deflateInit2_, 2nd of 3)",
+            "main pigz.c:120 (deflateInit2_, 3rd of 3)",
+        ],
+        [through(0x10), through(0x20), other],
+    );
+    // Two vectors on one line of a program: the line is theirs.
     let on_line = |offset| {
         let main = frame(0, "main", "/src/two.c", 5);
         vec![Frame { offset, ..main }]
     };
-    are_named(names, [0x10, 0x20].map(on_line));
-    // Both: neither place alone would do.
-    let names = [
-        "main pigz.c:120 (lu+0x5, lu+0x10)",
-        "main pigz.c:120 (lu+0x5, lu+0x20)",
-        "main pigz.c:120 (lu+0x6)",
-    ];
-    let other = vec![at(0x6, "deflateInit2_"), at(0x10, "evaluate"), main()];
-    are_named(names, [through(0x10), through(0x20), other]);
+    are_named(
+        [
+            "main two.c:5 (malloc, 1st of 2)",
+            "main two.c:5 (malloc, 2nd of 2)",
+        ],
+        [0x10, 0x20].map(on_line),
+    );
+    // Two vectors that one constructor makes on one line, and one that grows in two ways.
+    let constructor = |offset| {
+        let join = frame(0, "Join::Join(int)", "/src/join.cpp", 20);
+        let main = frame(0, "main", "/src/join.cpp", 44);
+        vec![Frame { offset, ..join }, main]
+    };
+    are_named(
+        [
+            "main join.cpp:44 (Join::Join(…), 1st of 2)",
+            "main join.cpp:44 (Join::Join(…), 2nd of 2)",
+        ],
+        [0x1b92, 0x1ba0].map(constructor),
+    );
+    let inside =
+        |offset, function| vec![at(offset, function), frame(0, "main", "/src/join.cpp", 44)];
+    are_named(
+        [
+            "main join.cpp:44 (std::vector<int>::reserve(…), 1st of 2)",
+            "main join.cpp:44 (std::vector<int>::resize(…), 2nd of 2)",
+        ],
+        [
+            inside(0x10, "std::vector<int>::reserve(unsigned long)"),
+            inside(0x20, "std::vector<int>::resize(unsigned long)"),
+        ],
+    );
 }
 
 #[test]

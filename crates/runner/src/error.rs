@@ -1,10 +1,12 @@
 //! What can go wrong, with cause and remedy. As in other crates, `Display` says what failed; the system's reason is
 //! the error's source.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use nearpage_online::ParameterError;
+use nearpage_plan::{SearchPaths, resolve_command};
 
 use crate::lab::LabError;
 use crate::launcher::OutputError;
@@ -149,7 +151,10 @@ impl Error {
         match self {
             Self::Plan(error) => error.exit_status(),
             Self::Sampler(nearpage_sampler::Error::CommandNotFound { .. }) => 127,
-            Self::Sampler(nearpage_sampler::Error::NotExecutable { .. }) => 126,
+            Self::Sampler(nearpage_sampler::Error::NotExecutable { .. })
+            | Self::NotAProgram(_)
+            | Self::ScriptsOfScripts(_)
+            | Self::ProgramArchitecture { .. } => 126,
             _ if self.is_usage() => 2,
             _ => 1,
         }
@@ -170,6 +175,13 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// Refuses a command that cannot be run, in the same words whatever is to start it.
+pub(crate) fn check_command(command: &[OsString]) -> Result<(), Error> {
+    let program = command.first().ok_or(Error::NoCommand)?;
+    resolve_command(program, &SearchPaths::from_environment())?;
+    Ok(())
 }
 
 /// What failed where there is no temporary folder.

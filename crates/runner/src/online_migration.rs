@@ -22,7 +22,7 @@ use nearpage_sampler::{Frequencies, Options, Sampler, State, Target, calibrate};
 
 use crate::Reporter;
 use crate::environment::Environment;
-use crate::error::Error;
+use crate::error::{Error, check_command};
 use crate::launcher::own_host;
 
 use collector::{Collector, PostCounts};
@@ -173,6 +173,9 @@ impl OnlineMigration {
     /// Parameters that the policy cannot have on this machine; another daemon has the target; whatever keeps the target
     /// from being sampled or run.
     pub fn start(options: &OnlineMigrationOptions, say: Reporter<'_>) -> Result<Self, Error> {
+        if let Target::Command(command) = &options.target {
+            check_command(command)?;
+        }
         let machine = Machine::local(Path::new("/sys"))?;
         let mut log = options.log.as_deref().map(create_log).transpose()?;
         let address = options.metrics_address.as_deref();

@@ -9,7 +9,7 @@ use nearpage_files::TemporaryFolder;
 use nearpage_live::{LivePolicy, RespectedPolicies, balancing};
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{
-    JobPlan, Mechanism, PartChoice, PlaceRule, Plan, PlanFile, ProgramImage, Rank, Store,
+    JobPlan, Mechanism, PartChoice, PlaceRule, Placement, Plan, PlanFile, ProgramImage, Rank, Store,
 };
 use nearpage_recording::{Launched, Messages, NoLog, rank_words};
 use nearpage_sampler::Target;
@@ -145,6 +145,9 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<RunOutcome, Er
         let line = "this machine has one memory node: pages have nowhere else to go";
         ran.note(line.to_owned(), say);
     }
+    if options.rules.is_empty() && leave_all_to_first_touch(&plans) {
+        ran.note("the plan leaves all pages to first touch".to_owned(), say);
+    }
     let replicas = Replicas::make(
         options.replicate,
         options.programs,
@@ -256,6 +259,16 @@ fn warnings(plans: &[Plan]) -> Vec<String> {
         ))
     };
     plans.iter().filter_map(warning).collect()
+}
+
+/// Is there nothing in the plans that places a page?
+fn leave_all_to_first_touch(plans: &[Plan]) -> bool {
+    let leaves = |plan: &Plan| {
+        let mut decisions = plan.all_decisions();
+        plan.online_migration.is_none()
+            && decisions.all(|decision| decision.placement == Placement::FirstTouch)
+    };
+    !plans.is_empty() && plans.iter().all(leaves)
 }
 
 /// A program without a loader would run in vain.

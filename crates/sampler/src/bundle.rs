@@ -13,6 +13,7 @@ mod capture;
 
 use nearpage_perf_abi::header;
 use nearpage_recording::AccessKind;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::SkidSide;
@@ -102,26 +103,26 @@ pub struct PerfBundle {
     sources: Vec<SourceRecords>,
 }
 
-/// What was decoded of one source.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The records of one source, decoded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct DecodedSource {
     /// `clock`, or the event as perf would write it.
     pub name: String,
-    /// Why there are no records; empty where there are some.
+    /// Why there are no records; empty if there are some.
     pub missing: String,
     /// Records.
     pub records: usize,
-    /// Records that are none.
+    /// Records that could not be decoded.
     pub malformed: usize,
     /// Samples that are accesses.
     pub accesses: usize,
-    /// Of these, to the loop's data.
+    /// Accesses among these to the data of the loop that was sampled.
     pub to_data: usize,
     /// Samples of computation.
     pub compute: usize,
-    /// Samples whose address cannot be told.
+    /// Samples whose address is unknown.
     pub undecoded: usize,
-    /// The median latency in cycles, where the hardware tells it.
+    /// The median latency in cycles; null if the hardware does not measure it.
     pub latency_cycles: Option<u32>,
 }
 

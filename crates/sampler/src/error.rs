@@ -14,7 +14,7 @@ pub enum Error {
         command: OsString,
     },
     /// The command is there and cannot be executed.
-    #[error("{}: cannot be executed: {source}", command.display())]
+    #[error("{}: cannot be run: {source}", command.display())]
     NotExecutable {
         /// As it was given.
         command: OsString,
@@ -178,7 +178,7 @@ fn remedy(source: &io::Error) -> &'static str {
     }
 }
 
-/// `kernel.perf_event_paranoid`; `None` where it is not to be had (it may read empty).
+/// `kernel.perf_event_paranoid`; `None` where it is unknown (it may read empty).
 pub fn paranoid_level(proc_root: &Path) -> Option<i32> {
     let text = std::fs::read_to_string(proc_root.join("sys/kernel/perf_event_paranoid")).ok()?;
     text.trim().parse().ok()

@@ -109,10 +109,17 @@ fn source(
         Ok(choice) => Finding::there(subject, choice.line),
         Err(error) => Finding {
             available: false,
-            cause: error.to_string(),
-            ..Finding::there(subject, "not to be had")
+            cause: without_source(&error.to_string()).to_owned(),
+            ..Finding::there(subject, "unavailable")
         },
     }
+}
+
+/// What is said of a source, without its name.
+fn without_source(words: &str) -> &str {
+    let named = words.strip_prefix("source ");
+    let parts = named.and_then(|words| words.split_once(": "));
+    parts.map_or(words, |(_, why)| why)
 }
 
 /// Level 2 allows samples, but for those in the kernel.
@@ -198,5 +205,12 @@ mod tests {
                 ("a filter", "allow it")
             );
         }
+    }
+
+    #[test]
+    fn a_finding_names_its_source_once() {
+        let why = "the kernel names no PMU (a guest: has none)";
+        assert_eq!(without_source(&format!("source pmu: {why}")), why);
+        assert_eq!(without_source(why), why);
     }
 }

@@ -57,7 +57,7 @@ impl Reach {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub reach: Reach,
-    /// `kernel.perf_event_paranoid`; `None` where it is not to be had.
+    /// `kernel.perf_event_paranoid`; `None` where it is unknown.
     pub paranoid: Option<i32>,
     /// CPUs that are online.
     pub cpus: usize,

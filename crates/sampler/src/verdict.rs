@@ -59,7 +59,7 @@ impl Verdict {
 /// Why an access cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Undecoded {
-    /// Code bytes are not to be had, or are none.
+    /// Code bytes are unknown, or are none.
     NoCode,
     /// Instruction boundaries before the sampled one cannot be told.
     Ambiguous,

@@ -217,14 +217,14 @@ fn advice_never_asks_for_hundreds_of_times_the_recorded_time() {
     assert_eq!(
         sampling.remedy(&[of(1)], "pattern").as_deref(),
         Some(
-            "1 object has too few samples to be sure of its pattern, and would have in a run 10 times as long"
+            "1 object has too few samples to be sure of its pattern, and a run 10 times as long would not give enough, either"
         )
     );
     assert_eq!(
         sampling.remedy(&[of(40), of(39)], "pattern").as_deref(),
         Some(
             "1 object has too few samples to be sure of its pattern: record a run of 20 s, or use --rate 4000; 1 object \
-             has too few samples to be sure of its pattern, and would have in a run 10 times as long"
+             has too few samples to be sure of its pattern, and a run 10 times as long would not give enough, either"
         )
     );
 }

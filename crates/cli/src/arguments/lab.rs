@@ -5,20 +5,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::values;
+use super::{RESEARCH, values};
 
-/// Runs a command on a modelled machine, in modelled time
+/// Run a command on a modelled machine, in modelled time
 ///
 /// Boots Linux under an emulator whose clock goes by nearpage's model of caches, TLBs, memory latency and queues, so
 /// that the guest's own clock shows what remote memory, migration and automatic balancing cost on a machine that you
 /// don't have. The command sees this machine's files, read-only; its output and status are its own. Build the emulator
 /// first: `crates/tracer/qemu/build`.
 #[derive(Debug, Args)]
-#[command(
-    verbatim_doc_comment,
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true
-)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Lab {
     /// Run a matrix instead of one command
     #[command(subcommand)]
@@ -52,7 +48,7 @@ pub struct Lab {
     #[arg(long, value_name = "INSTRUCTIONS", default_value_t = 0)]
     pub warm_up: u64,
     /// Seed of the emulator's random numbers
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Research")]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = RESEARCH)]
     pub seed: u32,
     /// Limit for the guest's boot, in processor time, so that a busy host does not matter; ten times that by the clock
     /// [default: 60 and 20 for each CPU]

@@ -7,8 +7,8 @@ use clap::Args;
 use nearpage_http::Endpoint;
 use nearpage_sampler::Target;
 
-use super::target;
 use super::values::{collector, percent, rate, seconds, socket_address};
+use super::{RESEARCH, target};
 
 #[derive(Debug, Args)]
 #[command(
@@ -38,7 +38,7 @@ pub struct Live {
     /// out-w-local, watch
     #[arg(long, value_name = "POLICY", default_value = "carrefour")]
     pub policy: String,
-    /// Set a parameter of the policy
+    /// Set a parameter of the policy, such as trigger=4; an unknown KEY is answered with all that the policy has
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Time between decisions
@@ -46,8 +46,8 @@ pub struct Live {
     pub interval: f64,
     /// Pin threads where the policy wants them (carrefour: those that share pages, on one node;
     /// auto: near the memory that they use)
-    #[arg(long)]
-    pub threads: bool,
+    #[arg(long, alias = "threads")]
+    pub move_threads: bool,
     /// Print decisions, but move nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -84,10 +84,10 @@ pub struct Live {
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Repeat the decisions of a log, and compare them with the log; takes no option but --json
-    #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "min_latency", "max_stall", "max_move_rate", "pages", "serve", "otlp", "log", "seed", "plain", "output", "quiet", "command"])]
+    #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "move_threads", "dry_run", "max_overhead", "rate", "min_latency", "max_stall", "max_move_rate", "pages", "serve", "otlp", "log", "seed", "plain", "output", "quiet", "command"])]
     pub replay: Option<PathBuf>,
     /// Seed of random numbers
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Research")]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = RESEARCH)]
     pub seed: u64,
     /// Print a line of JSON for each interval, the same as in the log. The command's standard output goes to standard
     /// error

@@ -47,9 +47,9 @@ const RESEARCH: &str = "Research";
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage; `record`, `trace`, `run`, `live` and \
-    `lab` pass on the command's own, 127 if there is no such command, 126 if it can't be executed. A signal that ends the command \
-    ends nearpage, too, except `lab`: 128 and its number.\n\nStart with `nearpage doctor`, then \
+    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage. `record`, `trace`, `run`, `live` and \
+    `lab` pass on the command's own. Whatever starts a command ends with 127 if there is no such command, and with 126 if it can't be \
+    executed. A signal that ends the command ends nearpage, too, except `lab`: 128 and its number.\n\nStart with `nearpage doctor`, then \
     `nearpage record -- COMMAND` and `nearpage report DIR`.\n\nResults have colour on a terminal: NO_COLOR=1 takes it away, CLICOLOR_FORCE=1 gives it \
     to a pipe."
 )]
@@ -66,10 +66,12 @@ pub fn definitions() -> clap::Command {
         .get_arguments()
         .map(|a| a.get_id().clone())
         .collect();
-    Arguments::command().mut_subcommand("record", |record| {
-        hidden.iter().fold(record, |record, id| {
+    // All are gone through, as `mut_subcommand` would put the one that it changes last.
+    Arguments::command().mut_subcommands(|command| match command.get_name() {
+        "record" => hidden.iter().fold(command, |record, id| {
             record.mut_arg(id, |argument| argument.hide(true))
-        })
+        }),
+        _ => command,
     })
 }
 
@@ -119,7 +121,6 @@ pub enum Command {
     Live(Live),
     /// Show which running programs lose time to remote memory, and where their memory is
     Top(Top),
-    /// Run a command on a modelled machine, in modelled time
     Lab(Lab),
     /// Show a machine: nodes, CPUs, latencies, caches
     Machine(Machine),

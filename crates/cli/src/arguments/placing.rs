@@ -133,8 +133,8 @@ pub struct Optimize {
     /// Folder for the recordings and the plan [default: PROGRAM.nearpage, numbered where it exists]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
-    /// Machine to predict for where this one has a single node
-    #[arg(long, default_value = "local")]
+    /// Machine to predict for [default: this one, or opteron-4 where this one has a single node]
+    #[arg(long, default_value = "local", hide_default_value = true)]
     pub machine: String,
     /// How to decide
     #[arg(long, value_enum, default_value = "auto")]

@@ -40,7 +40,7 @@ pub enum SampledEvent {
 #[derive(Debug, Args)]
 #[command(
     after_help = "With -p, --cgroup or --all, what is running already is observed, and goes on \
-    undisturbed when recording ends: at Ctrl-C, after --duration, or when it has ended. Without the preload \
+    undisturbed when recording ends: at Ctrl-C, after --for, or when it has ended. Without the preload \
     library its heap objects are what /proc/PID/maps shows; static objects are known as always."
 )]
 pub struct Record {

@@ -8,9 +8,9 @@ use nearpage_report::Condition;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Policy;
 use super::deciding::Deciding;
 use super::values::cycles;
+use super::{Policy, RESEARCH};
 
 /// What `downsample` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -190,10 +190,10 @@ pub struct Evaluate {
     #[command(flatten)]
     pub deciding: Deciding,
     /// Trace on which each plan is simulated [default: the first one among those compared]
-    #[arg(long, value_name = "DIR")]
-    pub replay: Option<PathBuf>,
+    #[arg(long, alias = "replay", value_name = "DIR")]
+    pub trace: Option<PathBuf>,
     /// Count loads of N cycles or more as remote where the page's node is not known (Marathe's threshold)
-    #[arg(long, value_name = "N", default_value_t = 512.0, value_parser = cycles)]
+    #[arg(long, value_name = "N", default_value_t = 512.0, value_parser = cycles, help_heading = RESEARCH)]
     pub remote_latency: f64,
     /// Print the comparison as JSON
     #[arg(long)]
@@ -251,7 +251,7 @@ pub struct Report {
     /// What comes first
     #[arg(long, value_enum, default_value = "cost")]
     pub sort: Sort,
-    /// Number of rows [default: 20; of objects only those with 0.5 % or more; with --json all]
+    /// Number of rows [default: 20; of objects only those with 0.5 % of the cost or more; with --json all]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
     /// All rows

@@ -15,15 +15,15 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use nearpage_amount::counted;
+use nearpage_amount::{bytes, counted};
 use nearpage_machine::Machine;
 use nearpage_report::printable;
 use nearpage_runner::{PRELOAD_MISSING, PreloadLibrary};
-use nearpage_sampler::{Options, PerfBundle};
+use nearpage_sampler::{DecodedSource, Options, PerfBundle};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Usage, json, terminal};
+use crate::{Usage, json, shell, terminal};
 
 const SYS: &str = "/sys";
 const PERF: &str = "nearpage/perf.json";
@@ -79,7 +79,7 @@ pub struct BundleOutput {
     /// What nearpage chooses to sample with.
     choices: Vec<ChoiceOutput>,
     /// What nearpage decodes.
-    sources: Vec<SourceOutput>,
+    sources: Vec<DecodedSource>,
 }
 
 /// A choice of `record --source`.
@@ -91,29 +91,6 @@ struct ChoiceOutput {
     works: bool,
     /// The reason for the choice.
     line: String,
-}
-
-/// The records of one source, decoded.
-#[derive(Debug, Serialize, JsonSchema)]
-struct SourceOutput {
-    /// Its name.
-    name: String,
-    /// Why there are no records; empty if there are some.
-    missing: String,
-    /// Records.
-    records: usize,
-    /// Records that could not be decoded.
-    malformed: usize,
-    /// Samples that are accesses.
-    accesses: usize,
-    /// Accesses among these to the data of the loop that was sampled.
-    to_data: usize,
-    /// Samples of computation.
-    compute: usize,
-    /// Samples whose address is unknown.
-    undecoded: usize,
-    /// The median latency in cycles; null if the hardware does not measure it.
-    latency_cycles: Option<u32>,
 }
 
 /// Gathers a bundle, shows what is in it, and writes it.
@@ -145,9 +122,13 @@ pub fn write(file: &Path, yes: bool) -> anyhow::Result<ExitCode> {
         .write_all(&packed)
         .with_context(|| file.display().to_string())?;
     terminal::say(&format!(
-        "{} KiB in {}",
-        packed.len().div_ceil(1024),
-        file.display()
+        "the bundle is in {} ({})",
+        file.display(),
+        bytes(packed.len() as u64)
+    ));
+    terminal::next(&format!(
+        "nearpage doctor --from-bundle {}",
+        shell::path(file)
     ));
     Ok(ExitCode::SUCCESS)
 }
@@ -332,17 +313,6 @@ fn output(bytes: &[u8]) -> anyhow::Result<(Machine, BundleOutput)> {
         works: found.is_ok(),
         line: found.unwrap_or_else(|why| why),
     };
-    let source = |one: nearpage_sampler::DecodedSource| SourceOutput {
-        name: one.name,
-        missing: one.missing,
-        records: one.records,
-        malformed: one.malformed,
-        accesses: one.accesses,
-        to_data: one.to_data,
-        compute: one.compute,
-        undecoded: one.undecoded,
-        latency_cycles: one.latency_cycles,
-    };
     let output = BundleOutput {
         version: nearpage_recording::JSON_VERSION,
         system,
@@ -350,7 +320,7 @@ fn output(bytes: &[u8]) -> anyhow::Result<(Machine, BundleOutput)> {
         nodes: machine.nodes.len(),
         cpus: machine.cpus().as_slice().len(),
         choices: replayed.choices.into_iter().map(choice).collect(),
-        sources: replayed.sources.into_iter().map(source).collect(),
+        sources: replayed.sources,
     };
     Ok((machine, output))
 }

@@ -45,7 +45,7 @@ pub fn main(arguments: Evaluate) -> anyhow::Result<ExitCode> {
         policy: arguments.policy.policy(),
         remote_latency_cycles: arguments.remote_latency,
     };
-    let replayed = arguments.replay.as_deref().map(Recording::open);
+    let replayed = arguments.trace.as_deref().map(Recording::open);
     let mut replayed = replayed.transpose()?;
     if let Some(recording) = &replayed {
         recording.trace()?;
@@ -72,7 +72,7 @@ pub fn main(arguments: Evaluate) -> anyhow::Result<ExitCode> {
             replay(recording, &machine, &plans, &mut notes)?
         }
         None => {
-            notes.push("not simulated: --replay names the trace to do it on".to_owned());
+            notes.push("not simulated: --trace names the trace to do it on".to_owned());
             None
         }
     };

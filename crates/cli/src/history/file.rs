@@ -5,7 +5,7 @@
 //! not followed.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -181,7 +181,7 @@ impl History {
             .iter()
             .map(|line| format!("{line}\n"))
             .collect();
-        self.replace(text.as_bytes())
+        nearpage_files::replace(&self.path(), text.as_bytes())
     }
 
     /// Forgets all pairs.
@@ -191,18 +191,6 @@ impl History {
         }
         let _lock = self.lock()?;
         fs::remove_file(self.path())
-    }
-
-    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        let beside = self.folder.join(format!(".{FILE}.{}", std::process::id()));
-        let written = nearpage_files::create(&beside).and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::rename(&beside, self.path())
-        });
-        written.inspect_err(|_| {
-            let _ = fs::remove_file(&beside);
-        })
     }
 
     /// Held until it is dropped.

@@ -12,10 +12,9 @@ use serde::Serialize;
 
 use super::Ranks;
 use crate::arguments::Plan;
-use crate::plan::{PlanOutput, command_of, say, to_text};
+use crate::plan::{PlanOutput, say, to_text};
 use crate::progress::Progress;
-use crate::record::quoted;
-use crate::{Usage, json, terminal};
+use crate::{Usage, json, shell, terminal};
 
 /// The plan of a job, in `plan --json`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -145,11 +144,11 @@ fn show(
     let file = printable(&output.to_string_lossy());
     terminal::print(&format!("{text}The plan is in {file}\n"))?;
     let launch = launch_of(job);
-    let command = job.ranks.first().map(|rank| command_of(&rank.metadata));
+    let first = job.ranks.first();
+    let command = shell::command(first.map_or(&[], |rank| &rank.metadata.command));
     terminal::next(&format!(
-        "{launch}nearpage run --plan {} -- {}",
-        quoted(&file),
-        command.as_deref().unwrap_or("COMMAND")
+        "{launch}nearpage run --plan {} -- {command}",
+        shell::path(output)
     ));
     Ok(())
 }

@@ -15,7 +15,7 @@ use nearpage_report::{printable, shorten, width, wrapped};
 /// What takes more than so many times as long as first touch loses to it.
 const LOSES: f64 = 1.0005;
 /// Objects below this share of the cost have no row, unless the plan places them.
-const COST_SHARE_MIN: f64 = 0.001;
+const COST_SHARE_MIN: f64 = 0.005;
 const ROWS_MAX: usize = 20;
 
 /// A decided plan as a table, with the time that it takes, what changes while the program runs, and what has to be known.

@@ -25,7 +25,7 @@ use crate::cells::{self, Attempt};
 use crate::progress::Progress;
 use crate::simulate::{Plans, serves};
 use crate::whole_file::WholeFile;
-use crate::{Usage, json, terminal};
+use crate::{Usage, json, shell, terminal};
 
 use file::{Cell, SweepFile};
 use result::{CellResult, Inputs, StoredCell, trace_identity};
@@ -95,7 +95,7 @@ fn write_report(report: &SweepReport) -> anyhow::Result<()> {
     }
     match (&report.html, &report.caliper) {
         (Some(path), _) => {
-            terminal::say(&format!("next: open {} in a browser", path.display()));
+            terminal::next_page(path);
         }
         (None, Some(folder)) => terminal::say(&format!(
             "next: thicket.Thicket.from_caliper({:?}) in Python",
@@ -241,7 +241,7 @@ fn finished(table: &Table, work: &SweepWork) -> anyhow::Result<ExitCode> {
     status.to_text().lines().for_each(terminal::say);
     terminal::next(&format!(
         "nearpage sweep report {}",
-        crate::record::quoted(&work.name)
+        shell::path(Path::new(&work.name))
     ));
     Ok(match status.is_complete() {
         true => ExitCode::SUCCESS,

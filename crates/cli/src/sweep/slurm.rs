@@ -9,8 +9,7 @@ use anyhow::{Context, bail};
 
 use super::SweepWork;
 use crate::arguments::SweepRun;
-use crate::record::quoted;
-use crate::terminal;
+use crate::{shell, terminal};
 
 /// Submits the sweep and waits until the job has ended.
 pub fn run(arguments: &SweepRun, work: &SweepWork) -> anyhow::Result<()> {
@@ -31,7 +30,7 @@ pub fn run(arguments: &SweepRun, work: &SweepWork) -> anyhow::Result<()> {
     let mut waiting = sbatch.spawn().map_err(|error| match error.kind() {
         ErrorKind::NotFound => anyhow::anyhow!(
             "sbatch: not found, so there is no Slurm here; `nearpage sweep run {}` computes the sweep on this machine",
-            quoted(&work.name)
+            shell::path(Path::new(&work.name))
         ),
         _ => anyhow::Error::from(error).context("sbatch: can't be run"),
     })?;
@@ -68,7 +67,7 @@ fn output_option(folder: &Path) -> std::ffi::OsString {
 
 /// What a task runs.
 fn script(nearpage: &Path, sweep: &Path, shards: u32, jobs: Option<u16>) -> String {
-    let path = |path: &Path| quoted(&path.to_string_lossy());
+    let path = |path: &Path| shell::in_quotes(&path.to_string_lossy());
     let jobs = jobs.map_or_else(
         || "\"${SLURM_CPUS_PER_TASK:-1}\"".to_owned(),
         |jobs| jobs.to_string(),

@@ -94,15 +94,15 @@ impl Effort {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum MeasureError {
-    #[error("the CPUs that this process may use are not to be had: {0}")]
+    #[error("the CPUs that this process may use are unknown: {0}")]
     Affinity(io::Error),
     #[error("no node has both a CPU that this process may use and memory to measure")]
     Nothing,
     #[error(
-        "memory of node {node} is not to be had: {source}; in a container, allow mbind (CAP_SYS_NICE) and the node (cpuset.mems)"
+        "memory of node {node} is unavailable: {source}; in a container, allow mbind (CAP_SYS_NICE) and the node (cpuset.mems)"
     )]
     Bind { node: NodeId, source: io::Error },
-    #[error("CPU {cpu} is not to be had: {source}")]
+    #[error("CPU {cpu} is unavailable: {source}")]
     Pin { cpu: CpuId, source: io::Error },
     #[error(
         "{strays} of {pages} pages asked of node {node} are on another node, so there is nothing to measure; does it have free memory?"

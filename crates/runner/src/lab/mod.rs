@@ -27,7 +27,7 @@ pub use kernel::{LabFunction, LabKernel, LabKernelGroup};
 pub use pages::LabPages;
 
 use crate::TracerPlugin;
-use crate::error::{Error, IoContext, NO_FOLDER};
+use crate::error::{Error, IoContext, NO_FOLDER, check_command};
 use guest::Guest;
 use kernel::KernelSymbols;
 use machine::{LabMachine, Warmth};
@@ -117,11 +117,15 @@ pub type LabPrinter<'a> = &'a dyn Fn(LabStream, &[u8]);
 /// Runs a command on a modelled machine.
 ///
 /// # Errors
-/// No emulator, firmware, kernel, busybox or tracer; a machine that can't be modelled, or CPUs or memory that it has
+/// No such command, emulator, firmware, kernel, busybox or tracer; a machine that can't be modelled, or CPUs or memory that it has
 /// not; a guest that doesn't boot, or goes down; an interrupt.
 pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error> {
     let machine = Machine::by_name_or_path(&options.machine, Path::new("/sys"))?;
     let shell = options.command.is_empty();
+    if !shell {
+        // The guest has the same programs, and would boot for nothing.
+        check_command(&options.command)?;
+    }
     let machine = LabMachine::new(
         &machine,
         &options.machine,

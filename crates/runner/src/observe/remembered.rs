@@ -8,12 +8,12 @@
 
 use std::env;
 use std::fs::{self, DirBuilder};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nearpage_files::{create, own_user, read_text};
+use nearpage_files::{own_user, read_text, replace};
 use nearpage_sampler::{Calibration, Error, RequestedSource, SkidSide, calibrate_for, clock_opens};
 use serde::{Deserialize, Serialize};
 
@@ -201,15 +201,7 @@ impl MeasuredCosts {
             // Somebody else may put anything there, as with another user's home under sudo.
             return Ok(());
         }
-        let unfinished = folder.join(format!("samples-{}.unfinished", std::process::id()));
-        let written = (|| {
-            create(&unfinished)?.write_all(&serde_json::to_vec(self)?)?;
-            fs::rename(&unfinished, file)
-        })();
-        if written.is_err() {
-            let _ = fs::remove_file(&unfinished);
-        }
-        written
+        replace(file, &serde_json::to_vec(self)?)
     }
 }
 

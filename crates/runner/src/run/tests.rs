@@ -183,6 +183,18 @@ fn nothing_is_run_for_a_command_that_cannot_be_placed() {
 }
 
 #[test]
+fn plans_that_place_no_page_are_told_from_others() {
+    let placing = |placement: &str| {
+        let object = format!("name = \"large\"\nheap = \">=64K\"\nplacement = \"{placement}\"\n");
+        let text = format!("version = 1\n[program]\nexecutable = \"sh\"\n[[object]]\n{object}");
+        Plan::from_toml(&text, "p").unwrap()
+    };
+    assert!(leave_all_to_first_touch(&[plan(), placing("first-touch")]));
+    assert!(!leave_all_to_first_touch(&[plan(), placing("interleave")]));
+    assert!(!leave_all_to_first_touch(&[]));
+}
+
+#[test]
 fn plans_that_do_worse_than_first_touch_are_warned_about() {
     let mut slow = plan();
     slow.machine = "amd48".to_owned();
