@@ -133,7 +133,7 @@ fn a_main_thread_that_looks_in_now_and_then_is_no_user() {
 
 #[test]
 fn what_one_thread_writes_and_all_read_is_left_near_that_thread() {
-    let of = |writer: usize| {
+    let of = |writer: usize, stores_a_load: f32| {
         decided(|attribution| {
             read_by_all(attribution, 1.0);
             let group = grid(attribution);
@@ -141,14 +141,14 @@ fn what_one_thread_writes_and_all_read_is_left_near_that_thread() {
             let writer = group.threads[writer].0;
             for cell in &mut group.affinity.cells {
                 if cell.thread == writer {
-                    cell.stores = cell.loads / 2.0;
+                    cell.stores = stores_a_load * cell.loads;
                 }
             }
         })
     };
     // The main thread, which filled it, writes.
-    assert_eq!(of(0), None);
-    let placed = of(1);
+    assert_eq!(of(0, 1.0), None);
+    let placed = of(1, 0.5);
     assert!(
         matches!(placed, Some(Placement::Interleave { .. })),
         "{placed:?}"
