@@ -134,21 +134,21 @@ pub(super) fn preferred(
             ground: Ground::Local,
         });
     };
-    let is_slower = match uses(context, group, decision, parameters) {
+    let ground = match loses_nothing(context, group, decision, latency_ns, parameters) {
+        true => Ground::HardlySlower,
+        false => Ground::Local,
+    };
+    // Others wait for the thread that is the slowest then.
+    let is_slower = || match uses(context, group, decision, parameters) {
         Some([before, after]) => after.slowest(context) > NOT_SLOWER * before.slowest(context),
         None => false,
     };
-    // Others wait for the thread that is the slowest then.
-    if is_slower && !is_of_phases(group) {
-        return Some(LEFT);
-    }
-    Some(Preference {
-        choice,
-        ground: match loses_nothing(context, group, decision, latency_ns, parameters) {
-            true => Ground::HardlySlower,
-            false => Ground::Local,
+    Some(
+        match ground == Ground::Local && !is_of_phases(group) && is_slower() {
+            true => LEFT,
+            false => Preference { choice, ground },
         },
-    })
+    )
 }
 
 /// Leaves out choices about a group of samples that can only look quicker by chance: all where first touch has the pages where the
