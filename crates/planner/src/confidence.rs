@@ -85,10 +85,11 @@ pub(crate) fn tested(
             attribution: resample,
             ..input.clone()
         };
+        let of_half = Context::new(&again);
         let again = decide(policy, &again, &of_resample);
         let is_same = |&position: &usize| {
             let (group, half) = (&groups[position], &resample.objects[position]);
-            let stands = stands(&context, [group, half], &again, parameters);
+            let stands = stands((&context, group), (&of_half, half), &again, parameters);
             stood[position].0 += 1;
             stood[position].1 += u32::from(stands);
             places_alike(&context, group, [plan, &again])
@@ -108,8 +109,8 @@ pub(crate) fn tested(
 /// Does a plan that was made from half of a group's samples make no fewer accesses of the other half local than first
 /// touch does?
 fn stands(
-    context: &Context,
-    [all, half]: [&ObjectGroup; 2],
+    (context, all): (&Context, &ObjectGroup),
+    (of_half, half): (&Context, &ObjectGroup),
     plan: &Plan,
     parameters: &Parameters,
 ) -> bool {
@@ -120,13 +121,14 @@ fn stands(
     if about.is_empty() || about.iter().any(spreads) {
         return true;
     }
-    let local = |group: &ObjectGroup, decisions: &[&Decision]| {
+    let local = |context: &Context, group: &ObjectGroup, decisions: &[&Decision]| {
         let found =
             placed_accesses::<Tally>(context, group, Placing::Decided(decisions), parameters);
         found.map_or(0.0, |(_, tally)| tally.local)
     };
-    let of_others =
-        |decisions: &[&Decision]| local(all, decisions) - RESAMPLE_SHARE * local(half, decisions);
+    let of_others = |decisions: &[&Decision]| {
+        local(context, all, decisions) - RESAMPLE_SHARE * local(of_half, half, decisions)
+    };
     of_others(&about) >= of_others(&[])
 }
 

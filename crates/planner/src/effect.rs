@@ -6,7 +6,6 @@ use nearpage_attribution::ObjectGroup;
 use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
-use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
 
 /// Accesses, and how they would fare.
@@ -121,7 +120,7 @@ pub(crate) fn add_initialisation<C: Count>(
     counts: &mut C,
 ) {
     let unit = group.affinity.page_bytes;
-    let touches = LazyCell::new(|| FirstTouches::of(context, group));
+    let touches = LazyCell::new(|| context.first_touches(group));
     for cell in &group.affinity.initialisation {
         let holder = match layout {
             Some(layout) => layout.holder(u64::from(cell.page) * unit + unit / 2),
@@ -135,7 +134,7 @@ pub(crate) fn add_initialisation<C: Count>(
 /// A group's accesses under first touch, as far as that is known, those of its initialisation left
 /// out; none where it is known for less than half of them.
 pub(crate) fn under_first_touch<C: Count>(context: &Context, group: &ObjectGroup) -> Option<C> {
-    let touches = FirstTouches::of(context, group);
+    let touches = context.first_touches(group);
     let mut counts = C::default();
     let (mut known, mut all) = (0.0, 0.0);
     for cell in &group.affinity.cells {

@@ -8,7 +8,6 @@ use nearpage_recording::ObjectKind;
 use crate::affinity::{self, Equation};
 use crate::context::Context;
 use crate::effect::{Tally, share_near, under_first_touch, under_layout};
-use crate::first_touch::FirstTouches;
 use crate::holder::Layout;
 use crate::instances::{self, DealtInstances, Instances};
 use crate::parameters::{Parameters, Policy};
@@ -204,7 +203,7 @@ fn first_touch_does_as_well(
     parameters: &Parameters,
 ) -> bool {
     if context.places.are_threads() {
-        let touches = FirstTouches::of(context, group);
+        let touches = context.first_touches(group);
         let near = share_near(context, group, true, |page| touches.toucher(page));
         return near.is_some_and(|near| near >= parameters.first_touch_local_min);
     }

@@ -43,6 +43,15 @@ impl Holder<'_> {
         }
     }
 
+    /// What an access by a CPU on the node at position `reader` takes, by latencies `[CPU's node][memory's node]`.
+    pub fn latency_ns(self, context: &Context, reader: usize, latency_ns: &[Vec<f64>]) -> f64 {
+        let mut sum_ns = 0.0;
+        self.serve(context, reader, |memory, share| {
+            sum_ns += share * latency_ns[reader][memory];
+        });
+        sum_ns
+    }
+
     /// The place of what it holds; none for pages that are spread or copied.
     pub fn place(self, places: &Places) -> Option<usize> {
         match self {

@@ -124,6 +124,20 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     let found = of_samples(plan, input, parameters, &times);
     let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
     let saved = -change(&times.0[1]);
+    // Structure alone has decided that.
+    let only_spreads = |one: &Decision| {
+        matches!(
+            one.placement,
+            Placement::Interleave { .. } | Placement::FirstTouch
+        )
+    };
+    if saved < 0.0 && plan.decisions.iter().all(only_spreads) {
+        plan.decisions.clear();
+        return Some(Err(format!(
+            "everything is left to first touch: spreading what all threads use would take {} longer",
+            percent(-saved)
+        )));
+    }
     let why = match found.doubt {
         Doubt::None => return Some(Ok(found)),
         Doubt::Samples => format!(

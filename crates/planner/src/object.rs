@@ -34,12 +34,11 @@ use crate::affinity::Equation;
 use crate::blocks::{arrays, by_owner, cyclic, over_part, tiles, whole_pages};
 use crate::context::Context;
 use crate::effect::share_near;
-use crate::first_touch::FirstTouches;
 use crate::parameters::Parameters;
 use crate::{affinity, interleave};
 
 /// Of two patterns in turn, so many of the other's accesses are about as many.
-const ABOUT_AS_MANY: f64 = 0.8;
+const ABOUT_AS_MANY: f64 = 0.6;
 
 /// Where an object's pages go, and the rule in words; none: left to first touch.
 pub(crate) fn place(
@@ -48,7 +47,7 @@ pub(crate) fn place(
     parameters: &Parameters,
 ) -> Option<(Placement, String)> {
     let has_owners = !group.pattern.is_shared();
-    let touches = FirstTouches::of(context, group);
+    let touches = context.first_touches(group);
     let by_toucher = share_near(context, group, true, |page| touches.toucher(page));
     if has_owners && by_toucher.is_some_and(|share| share >= parameters.first_touch_local_min) {
         return None;

@@ -4,9 +4,8 @@ use nearpage_attribution::ObjectGroup;
 use nearpage_plan::{Decision, Placement, Start};
 use nearpage_recording::{Object, ThreadIndex};
 
-use crate::context::Context;
+use crate::context::{Context, FirstTouchBasis};
 use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_layout};
-use crate::first_touch::FirstTouchBasis;
 use crate::holder::{Holder, Layout, of_instance};
 use crate::instances::{self, Instances, picks, touched_by_users};
 use crate::parameters::Parameters;

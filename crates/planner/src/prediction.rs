@@ -9,9 +9,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::auto::may_be_unmatched;
-use crate::context::{Context, Input};
+use crate::context::{Context, FirstTouchBasis, Input};
 use crate::effect::Tally;
-use crate::first_touch::FirstTouchBasis;
 use crate::holder::Layout;
 use crate::interleave;
 use crate::parameters::Parameters;

@@ -10,7 +10,7 @@ use super::choice::{Kind, placements};
 use super::object_alternatives::{
     Object, ObjectAlternatives, STARTS_LATER, may_save, unmatched_memory,
 };
-use super::preference::Preference;
+use super::preference::{Ground, Preference};
 use crate::context::{Context, Input};
 use crate::group::worth_deciding;
 use crate::parameters::{Parameters, Policy};
@@ -253,15 +253,15 @@ impl<'a> Alternatives<'a> {
         self.objects[object].preference
     }
 
-    /// Has a selection the placement for an object that its structure speaks for, which loses nothing?
-    pub(super) fn loses_nothing(&self, selection: &Selection, object: usize) -> bool {
-        self.preference(object)
-            .is_some_and(|one| one.loses_nothing && one.choice == selection.choice(object))
-    }
-
-    /// Of a selection's placements, those that lose nothing.
-    pub(super) fn without_risk(&self, selection: &Selection) -> Selection {
-        let of = |object: usize| match self.loses_nothing(selection, object) {
+    /// Of a selection's placements, those that their objects' structures speak for, on one of some grounds.
+    pub(super) fn only(&self, selection: &Selection, grounds: &[Ground]) -> Selection {
+        let is_kept = |object: usize| {
+            let preference = self.preference(object);
+            preference.is_some_and(|one| {
+                one.choice == selection.choice(object) && grounds.contains(&one.ground)
+            })
+        };
+        let of = |object: usize| match is_kept(object) {
             true => selection.choice(object),
             false => 0,
         };

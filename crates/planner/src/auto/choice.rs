@@ -8,7 +8,6 @@ use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
 use crate::affinity::{self, Equation};
 use crate::context::Context;
 use crate::effect::Tally;
-use crate::first_touch::FirstTouches;
 use crate::group::{decide_group, decided};
 use crate::holder::{Holder, Layout};
 use crate::instances::{self, Instances};
@@ -454,18 +453,11 @@ pub(super) fn sampling_error_ns(
     decisions: &[Decision],
     latency_ns: &[Vec<f64>],
 ) -> f64 {
-    let each_ns = |reader: usize, holder: Holder| -> f64 {
-        let mut sum = 0.0;
-        holder.serve(context, reader, |memory, share| {
-            sum += share * latency_ns[reader][memory];
-        });
-        sum
-    };
     let together = match decisions {
         [decision] => Layout::new(&decision.placement, context, group.size_bytes),
         _ => None,
     };
-    let touches = FirstTouches::of(context, group);
+    let touches = context.first_touches(group);
     let assumed = assumed_toucher(context, group);
     let unit = group.affinity.page_bytes;
     let range_ns = range_ns(latency_ns);
@@ -477,7 +469,8 @@ pub(super) fn sampling_error_ns(
         let changed = match (&together, before) {
             (Some(layout), Some(before)) => {
                 let after = layout.holder(u64::from(cell.page) * unit + unit / 2);
-                each_ns(reader, Holder::Thread(before)) - each_ns(reader, after)
+                let each_ns = |holder: Holder| holder.latency_ns(context, reader, latency_ns);
+                each_ns(Holder::Thread(before)) - each_ns(after)
             }
             _ => range_ns,
         };

@@ -17,8 +17,7 @@ use nearpage_plan::{Decision, PageRun, Placement, Start, Subject};
 use nearpage_recording::ThreadIndex;
 
 use super::choice::Choice;
-use crate::context::Context;
-use crate::first_touch::FirstTouches;
+use crate::context::{Context, main_user};
 use crate::holder::{Holder, Layout, of_instance};
 use crate::placed_accesses::assumed_toucher;
 
@@ -106,7 +105,7 @@ fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
     Some(scaled)
 }
 
-/// What a decision about an object makes slower ([`slower_and_quicker_ns`]).
+/// What a decision about an object makes slower ([`Changed::slower_ns`]).
 pub(super) fn slower_ns(
     context: &Context,
     group: &ObjectGroup,
@@ -127,45 +126,71 @@ pub(super) fn slower_ns(
     {
         return 0.0;
     }
-    slower_and_quicker_ns(context, group, decision, latency_ns, runtime_scale)[0]
+    changed(context, group, decision, latency_ns, runtime_scale).slower_ns()
 }
 
-/// What a decision about an object makes slower, and what it makes quicker, in nanoseconds of the time of a program that uses it
-/// for `runtime_scale` times as long, unloaded. What is slower is that of the thread that it costs most, its initialisation and
-/// its use one after the other; what is quicker, of the threads that use it on the average. What is left to who uses it next is
-/// taken to be with who uses it most.
-pub(crate) fn slower_and_quicker_ns(
+/// What a decision about an object changes, in nanoseconds of the time of a program that uses it for some times as long as
+/// recorded, unloaded.
+pub(super) struct Changed {
+    /// What its initialisation takes longer.
+    initialised_ns: f64,
+    /// By thread: what becomes slower, and what becomes quicker of its accesses.
+    threads: BTreeMap<ThreadIndex, [f64; 2]>,
+}
+
+impl Changed {
+    /// What becomes slower for the thread that it costs most, initialisation and use one after the other.
+    fn slower_ns(&self) -> f64 {
+        let slower = self.threads.values().map(|thread| thread[0]);
+        self.initialised_ns + slower.fold(0.0, f64::max)
+    }
+
+    /// What the thread loses that loses most, as a part of what threads gain on the average; infinite where that is nothing.
+    pub fn lost_part(&self) -> f64 {
+        let lost = self
+            .threads
+            .values()
+            .map(|[slower, quicker]| slower - quicker);
+        let lost = self.initialised_ns + lost.fold(0.0, f64::max);
+        let quicker = self.threads.values().map(|thread| thread[1]);
+        let gained = quicker.sum::<f64>() / self.threads.len().max(1) as f64;
+        match gained > 0.0 {
+            true => lost / gained,
+            false => f64::INFINITY,
+        }
+    }
+}
+
+/// What a decision about an object changes in a program that uses it for `runtime_scale` times as long. What is left to who uses
+/// it next is taken to be with who uses it most.
+pub(super) fn changed(
     context: &Context,
     group: &ObjectGroup,
     decision: &Decision,
     latency_ns: &[Vec<f64>],
     runtime_scale: f64,
-) -> [f64; 2] {
-    let each_ns = |reader: usize, holder: Holder| -> f64 {
-        let mut sum = 0.0;
-        holder.serve(context, reader, |memory, share| {
-            sum += share * latency_ns[reader][memory];
-        });
-        sum
-    };
+) -> Changed {
     // Of one access by a thread to what was near one thread, and is elsewhere.
     let change_ns = |thread: ThreadIndex, before: Option<ThreadIndex>, after: Option<Holder>| {
         let reader = context.node_position(thread);
         let (Some(reader), Some(before), Some(after)) = (reader, before, after) else {
             return 0.0;
         };
-        each_ns(reader, after) - each_ns(reader, Holder::Thread(before))
+        let each_ns = |holder: Holder| holder.latency_ns(context, reader, latency_ns);
+        each_ns(after) - each_ns(Holder::Thread(before))
     };
     let assumed = assumed_toucher(context, group);
     let initialisation = match decision.start {
         Start::Allocation => group.affinity.initialisation.as_slice(),
         _ => &[],
     };
-    let mut of_threads: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
-    let (mut quicker, mut initialised) = (0.0, 0.0);
+    let misses = super::model::misses_an_access(latency_ns, group);
+    let mut threads: BTreeMap<ThreadIndex, [f64; 2]> = BTreeMap::new();
+    let mut initialised = 0.0;
     let mut used = |thread: ThreadIndex, change_ns: f64| {
-        *of_threads.entry(thread).or_default() += change_ns.max(0.0);
-        quicker += (-change_ns).max(0.0);
+        let [slower, quicker] = threads.entry(thread).or_default();
+        *slower += misses * runtime_scale * change_ns.max(0.0);
+        *quicker += misses * runtime_scale * (-change_ns).max(0.0);
     };
     if decision.placement.goes_by_number() {
         let all: f64 = group.uses.iter().map(|one| one.accesses).sum();
@@ -187,13 +212,13 @@ pub(crate) fn slower_and_quicker_ns(
         }
     } else {
         let layout = Layout::new(&decision.placement, context, group.size_bytes);
-        let touches = FirstTouches::of(context, group);
+        let touches = context.first_touches(group);
         let unit = group.affinity.page_bytes;
         let cell_ns = |cell: &Cell, users: &[Cell]| {
             let before = touches.toucher(cell.page).or(assumed);
             let after = match &layout {
                 Some(layout) => Some(layout.holder(u64::from(cell.page) * unit + unit / 2)),
-                None => most_active(users).map(Holder::Thread),
+                None => main_user(users).map(Holder::Thread),
             };
             cell.accesses() * change_ns(cell.thread, before, after)
         };
@@ -208,21 +233,10 @@ pub(crate) fn slower_and_quicker_ns(
             .map(|cell| cell_ns(cell, &[]).max(0.0))
             .sum();
     }
-    let threads = of_threads.len().max(1) as f64;
-    let most = of_threads.into_values().fold(0.0, f64::max);
-    let misses = super::model::misses_an_access(latency_ns, group);
-    [
-        initialised + runtime_scale * most,
-        runtime_scale * quicker / threads,
-    ]
-    .map(|ns| misses * ns)
-}
-
-fn most_active(users: &[Cell]) -> Option<ThreadIndex> {
-    let most = users
-        .iter()
-        .max_by(|a, b| a.accesses().total_cmp(&b.accesses()));
-    most.map(|cell| cell.thread)
+    Changed {
+        initialised_ns: misses * initialised,
+        threads,
+    }
 }
 
 #[cfg(test)]

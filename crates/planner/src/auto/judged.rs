@@ -4,6 +4,7 @@
 use super::Judge;
 use super::alternatives::{Alternatives, Selection};
 use super::margins::{least, trusted};
+use super::preference::{Ground, Preference};
 
 /// Times by selection: no selection is judged twice.
 pub(super) struct Judged<'a, 'i, J> {
@@ -143,14 +144,13 @@ impl<J: Judge> Judged<'_, '_, J> {
                 let all: Vec<Selection> = choices.iter().map(with).collect();
                 let times = self.trusted_ns(object, &all)?;
                 let at = least(&times, 0.0);
-                if let Some(preferred) = self.preferred_ns(object, &all, &times)? {
-                    let (chosen, chosen_ns) = preferred;
+                if let Some((preference, chosen_ns)) = self.preferred_ns(object, &all, &times)? {
                     let error = alternatives.sampling_error_ns(object, choices[at]);
                     let margin = PREFERRED_MARGIN * times[0] + error;
-                    // What loses nothing is better than nothing.
+                    // What needs no time to be decided is better than nothing.
                     let keeps = chosen_ns <= times[at] + margin
-                        || choices[at] == 0 && alternatives.loses_nothing(&chosen, object);
-                    selection = if keeps { chosen } else { all[at].clone() };
+                        || choices[at] == 0 && preference.ground != Ground::Local;
+                    selection = all[if keeps { preference.choice } else { at }].clone();
                     continue;
                 }
                 let (best, best_ns) = (choices[at], times[at]);
@@ -174,14 +174,14 @@ impl<J: Judge> Judged<'_, '_, J> {
         Ok(selection)
     }
 
-    /// The selection with what an object's structure speaks for, where that is to be trusted, and its time; `all` are the
-    /// selections with its other choices, the first of which leaves it alone.
+    /// What an object's structure speaks for, where that is to be trusted, and its time; `all` are the selections with the object's
+    /// choices, the first of which leaves it alone.
     fn preferred_ns(
         &mut self,
         object: usize,
         all: &[Selection],
         trusted_ns: &[f64],
-    ) -> Result<Option<(Selection, f64)>, J::Error> {
+    ) -> Result<Option<(Preference, f64)>, J::Error> {
         let Some(preference) = self.alternatives.preference(object) else {
             return Ok(None);
         };
@@ -190,8 +190,13 @@ impl<J: Judge> Judged<'_, '_, J> {
         let time_ns = self.times_ns(std::slice::from_ref(chosen))?[0];
         let has_size = self.alternatives.has_size(object, preference.choice);
         let is_trusted = !has_size || trusted_ns[preference.choice].is_finite();
-        let is_close = is_trusted && time_ns <= trusted_ns[0] * (1.0 + PREFERRED_LOSS);
-        Ok((preference.loses_nothing || is_close).then(|| (chosen.clone(), time_ns)))
+        let is_close = |loss: f64| is_trusted && time_ns <= trusted_ns[0] * (1.0 + loss);
+        let is_kept = match preference.ground {
+            Ground::HardlySlower => true,
+            Ground::Relief => is_close(RELIEF_LOSS),
+            Ground::Local => is_close(PREFERRED_LOSS),
+        };
+        Ok(is_kept.then_some((preference, time_ns)))
     }
 
     /// Of an object's choices the one that a pattern makes most local, where it takes about as long as the quickest and
@@ -289,7 +294,7 @@ impl<J: Judge> Judged<'_, '_, J> {
             let planned_ns = self.times_ns(std::slice::from_ref(&selection))?[0];
             let resized_ns = self.resized_ns(std::slice::from_ref(&selection))?[0];
             let saved_ns = first_touch_ns - planned_ns;
-            let safe = alternatives.without_risk(&selection);
+            let safe = alternatives.only(&selection, &[Ground::HardlySlower, Ground::Relief]);
             if selection == safe {
                 return Ok(selection);
             }
@@ -351,6 +356,9 @@ const LOCAL_SHARE: f64 = 0.02;
 /// may lose something may not be slower than leaving the object alone by more.
 const PREFERRED_MARGIN: f64 = 0.03;
 const PREFERRED_LOSS: f64 = 0.02;
+
+/// The same of what relieves one node: which thread the program waits for, on which that depends, chance changes most.
+const RELIEF_LOSS: f64 = 0.05;
 
 /// What samples say of an object whose structure speaks for nothing has to save so much of the program's time.
 const SAMPLED_MARGIN: f64 = 0.01;

@@ -35,7 +35,7 @@ const OBJECTS_MAX: usize = 24;
 
 /// Predicts times from a recording of any kind.
 pub struct Model<'a> {
-    input: Input<'a>,
+    context: Context<'a>,
     parameters: Parameters,
     contention: Contention,
     /// Computation by thread, while several threads run.
@@ -67,7 +67,7 @@ impl<'a> Model<'a> {
             compute_ns,
             alone_ns,
             contention: Contention::new(machine, &timing),
-            input: input.clone(),
+            context: Context::new(input),
             parameters: *parameters,
             fixed: None,
             known: Vec::new(),
@@ -81,12 +81,8 @@ impl<'a> Model<'a> {
     }
 
     /// What is asked of the machine for a group, and the time that copying or moving it takes each thread.
-    fn demand(
-        &self,
-        context: &Context,
-        group: &ObjectGroup,
-        decisions: &[Decision],
-    ) -> (Demand, f64) {
+    fn demand(&self, group: &ObjectGroup, decisions: &[Decision]) -> (Demand, f64) {
+        let context = &self.context;
         let decisions: Vec<&Decision> = decisions.iter().collect();
         let mut demand = Demand::default();
         let found = placed_accesses::<Demand>(
@@ -177,20 +173,20 @@ impl<'a> Model<'a> {
     }
 
     fn times_by(&self, plan: &Plan, mut planned_ns: impl FnMut(&Time, &Time) -> f64) -> [Times; 2] {
-        let context = Context::new(&self.input);
+        let context = &self.context;
         let rest = plan.rest();
         let [mut before, mut after] = [Demand::default(), Demand::default()];
         let mut moving_ns = 0.0;
-        for group in &self.input.attribution.objects {
-            before.add_scaled(&self.demand(&context, group, &[]).0, 1.0);
+        for group in &context.attribution.objects {
+            before.add_scaled(&self.demand(group, &[]).0, 1.0);
             let own = subject(context.tables, group);
-            let about = decisions_about(plan, &context, group, own.as_ref());
+            let about = decisions_about(plan, context, group, own.as_ref());
             let about = about.into_iter().map(|at| plan.decisions[at].clone());
             let mut about: Vec<Decision> = about.collect();
             if about.is_empty() && may_be_unmatched(group) {
                 about.extend(rest.cloned());
             }
-            let (demand, moved_ns) = self.demand(&context, group, &about);
+            let (demand, moved_ns) = self.demand(group, &about);
             after.add_scaled(&demand, 1.0);
             moving_ns += moved_ns;
         }
@@ -209,16 +205,15 @@ impl<'a> Model<'a> {
         if let Some(fixed) = &self.fixed {
             return fixed.clone();
         }
-        let input = self.input.clone();
-        let context = Context::new(&input);
+        let groups = &self.context.attribution.objects;
         let mut fixed = Demand::default();
-        for (position, group) in input.attribution.objects.iter().enumerate() {
+        for (position, group) in groups.iter().enumerate() {
             let is_chosen = alternatives
                 .objects
                 .iter()
                 .any(|object| object.groups.contains(&position));
             if !is_chosen {
-                fixed.add_scaled(&self.demand(&context, group, &[]).0, 1.0);
+                fixed.add_scaled(&self.demand(group, &[]).0, 1.0);
             }
         }
         for (number, object) in alternatives.objects.iter().enumerate() {
@@ -226,8 +221,7 @@ impl<'a> Model<'a> {
                 let decisions = alternatives.decisions(number, choice);
                 let (mut demand, mut copying_ns) = (Demand::default(), 0.0);
                 for &group in &object.groups {
-                    let group = &input.attribution.objects[group];
-                    let (own, own_ns) = self.demand(&context, group, decisions);
+                    let (own, own_ns) = self.demand(&groups[group], decisions);
                     demand.add_scaled(&own, 1.0);
                     copying_ns += own_ns;
                 }

@@ -5,18 +5,22 @@
 //! better: a block for each thread makes hardly an access slower where the main thread filled the array, and interleaving an
 //! array that all threads read takes nothing from any of them where it lay on one node. So such placements are where a decision
 //! begins, and times decide only where they differ by more than they are known.
+//!
+//! Of an array that all threads use alike, predicted times say least: what the thread near it loses by interleaving, the others
+//! gain, and which thread the program waits for differs from recording to recording. Such an array is interleaved where first
+//! touch has it on one node, unless threads of that node have more to do with it than the others. Predicted times speak against
+//! that only where they are clearly longer.
 
 use std::collections::BTreeMap;
 
-use nearpage_attribution::{ObjectGroup, Pattern};
+use nearpage_attribution::{Cell, ObjectGroup, Pattern};
 use nearpage_plan::{Decision, Placement};
 use nearpage_recording::ThreadIndex;
 
 use super::choice::{Choice, Kind};
-use super::inputs::slower_and_quicker_ns;
+use super::inputs::changed;
 use crate::context::Context;
 use crate::effect::{Access, Count, Part};
-use crate::first_touch::FirstTouches;
 use crate::parameters::Parameters;
 use crate::placed_accesses::{Placing, placed_accesses};
 
@@ -25,14 +29,25 @@ use crate::placed_accesses::{Placing, placed_accesses};
 pub(super) struct Preference {
     /// Among the object's choices; 0 leaves it alone.
     pub choice: usize,
+    /// Why that is so.
+    pub ground: Ground,
+}
+
+/// What speaks for a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ground {
     /// It makes hardly an access slower, so that it has nothing to lose, whatever part of the program's time the object is.
-    pub loses_nothing: bool,
+    HardlySlower,
+    /// It relieves the one node whose memory serves all threads, and makes about as many accesses local.
+    Relief,
+    /// It makes more accesses local than another choice does.
+    Local,
 }
 
 /// An object is where it should be.
 const LEFT: Preference = Preference {
     choice: 0,
-    loses_nothing: false,
+    ground: Ground::Local,
 };
 
 /// A placement by a pattern is preferred where it makes so much more of the object's accesses local than first touch does.
@@ -45,12 +60,9 @@ const MORE_LOCAL_OF_PHASES: f64 = 0.2;
 /// A placement near threads that makes so many fewer accesses local than first touch does looks quicker by chance.
 const LESS_LOCAL_BY_CHANCE: f64 = 0.02;
 
-/// Of what a decision makes quicker, it may make so much slower for its sign to be beyond doubt: what is uncertain then is how
-/// much of the program's time its object is.
-const SLOWER_PART_MAX: f64 = 0.35;
-
-/// An object is left alone where the thread that a decision costs most loses more than this part of what all gain on the average.
-const SLOWER_PART_MOST: f64 = 1.2;
+/// Of what threads gain by a decision on the average, no thread may lose more than this part for its sign to be beyond doubt: what
+/// is uncertain then is how much of the program's time its object is.
+const LOST_PART_MAX: f64 = 0.35;
 
 /// First touch has so many of an object's accesses on one node where interleaving it relieves that node.
 const CONCENTRATED: f64 = 0.75;
@@ -61,6 +73,17 @@ const LESS_LOCAL: f64 = 0.1;
 
 /// A thread uses an object that all use alike if it has this part of an equal share of the accesses.
 const USER_SHARE: f64 = 0.25;
+
+/// Threads of the one node have more to do with an object than the others where their share of the accesses is by so much larger
+/// than their share of its users.
+const BUSIER: f64 = 0.2;
+
+/// One thread writes an object where it makes this part of the stores, and these are this part of the accesses.
+const WRITER_SHARE: f64 = 0.75;
+const WRITTEN: f64 = 0.1;
+
+/// The slowest thread of an object may take so much longer for it: how its accesses divide is known less surely.
+const NOT_SLOWER: f64 = 1.05;
 
 /// What the structure of a group says about its choices; none: nothing.
 pub(super) fn preferred(
@@ -74,14 +97,13 @@ pub(super) fn preferred(
         let choice = choices.iter().position(|one| one.kind == Kind::Pattern)?;
         let decisions = &choices[choice].decisions;
         let is_relieved = |one: &Decision| relieves_one_node(context, group, one, parameters);
-        return Some(Preference {
-            // What first touch has spread already serves all as well as it can.
-            choice: if decisions.iter().any(is_relieved) {
-                choice
-            } else {
-                0
+        return Some(match decisions.iter().any(is_relieved) {
+            true => Preference {
+                choice,
+                ground: Ground::Relief,
             },
-            loses_nothing: false,
+            // What first touch has spread already serves all as well as it can.
+            false => LEFT,
         });
     }
     // Pages without a pattern belong to whoever a few samples name.
@@ -105,26 +127,35 @@ pub(super) fn preferred(
     let Some(choice) = choices.iter().position(is_better) else {
         return Some(LEFT);
     };
-    let slower_part = match choices[choice].decisions.as_slice() {
-        [decision] => slower_part(context, group, decision, latency_ns, parameters),
+    let [decision] = choices[choice].decisions.as_slice() else {
         // What several decisions about the objects of one call site make slower is not known.
-        _ => 0.0,
-    };
-    Some(match slower_part {
-        // Others wait for the thread that loses more than they gain.
-        part if part > SLOWER_PART_MOST && !is_of_phases(group) => LEFT,
-        part => Preference {
+        return Some(Preference {
             choice,
-            loses_nothing: part <= SLOWER_PART_MAX && choices[choice].decisions.len() == 1,
+            ground: Ground::Local,
+        });
+    };
+    let ground = match loses_nothing(context, group, decision, latency_ns, parameters) {
+        true => Ground::HardlySlower,
+        false => Ground::Local,
+    };
+    // Others wait for the thread that is the slowest then.
+    let is_slower = || match uses(context, group, decision, parameters) {
+        Some([before, after]) => after.slowest(context) > NOT_SLOWER * before.slowest(context),
+        None => false,
+    };
+    Some(
+        match ground == Ground::Local && !is_of_phases(group) && is_slower() {
+            true => LEFT,
+            false => Preference { choice, ground },
         },
-    })
+    )
 }
 
 /// Leaves out choices about a group of samples that can only look quicker by chance: all where first touch has the pages where the
 /// pattern would, parts for threads where no part has an owner, and what is near threads and makes fewer accesses local than leaving
 /// the group alone, which is the first.
 pub(super) fn leave_out_chance(context: &Context, group: &ObjectGroup, choices: &mut Vec<Choice>) {
-    if !group.pattern.is_shared() && FirstTouches::of(context, group).are_by_owners() {
+    if !group.pattern.is_shared() && context.first_touches(group).are_by_owners() {
         choices.truncate(1);
     }
     let left = choices.first().and_then(|left| left.local_share);
@@ -157,28 +188,19 @@ pub(crate) fn loses_nothing(
     latency_ns: &[Vec<f64>],
     parameters: &Parameters,
 ) -> bool {
-    slower_part(context, group, decision, latency_ns, parameters) <= SLOWER_PART_MAX
-}
-
-/// What a decision makes slower as a part of what it makes quicker; infinite where that is nothing.
-fn slower_part(
-    context: &Context,
-    group: &ObjectGroup,
-    decision: &Decision,
-    latency_ns: &[Vec<f64>],
-    parameters: &Parameters,
-) -> f64 {
-    let runtime_scale = parameters.runtime_scale;
-    let [slower_ns, quicker_ns] =
-        slower_and_quicker_ns(context, group, decision, latency_ns, runtime_scale);
-    match quicker_ns > 0.0 {
-        true => slower_ns / quicker_ns,
-        false => f64::INFINITY,
-    }
+    let changed = changed(
+        context,
+        group,
+        decision,
+        latency_ns,
+        parameters.runtime_scale,
+    );
+    changed.lost_part() <= LOST_PART_MAX
 }
 
 /// Is a group interleaved that threads of several nodes use alike and first touch has on one node? The one node's memory no longer
-/// serves all of them, and about as many accesses are local as before.
+/// serves all of them, and about as many accesses are local as before. Threads of that node that do clearly more than the others,
+/// such as the only one that writes, would lose more than others gain.
 pub(crate) fn relieves_one_node(
     context: &Context,
     group: &ObjectGroup,
@@ -188,29 +210,59 @@ pub(crate) fn relieves_one_node(
     if !group.pattern.is_shared() || !matches!(decision.placement, Placement::Interleave { .. }) {
         return false;
     }
-    let found = placed_accesses::<Uses>(context, group, Placing::Decided(&[]), parameters);
-    let Some((
-        _,
-        Uses {
-            by_memory,
-            by_thread,
-        },
-    )) = found
-    else {
+    let Some([before, _]) = uses(context, group, decision, parameters) else {
         return false;
     };
+    let by_memory = before.by_memory();
     let all: f64 = by_memory.iter().sum();
     let nodes = by_memory.iter().enumerate();
     let Some((home, &most)) = nodes.max_by(|a, b| a.1.total_cmp(b.1)) else {
         return false;
     };
     // All threads use it alike, however many samples chance gave to each; one that looks in now and then is none of them.
-    let least = USER_SHARE * all / by_thread.len().max(1) as f64;
-    let users = by_thread.values().filter(|one| one.1 >= least);
-    let at_home = users.clone().filter(|one| one.0 == home).count() as f64;
-    let local = at_home / users.count().max(1) as f64;
+    let threads = || {
+        before
+            .0
+            .values()
+            .map(|(node, counts)| (*node, counts.iter().sum::<f64>()))
+    };
+    let least = USER_SHARE * all / before.0.len().max(1) as f64;
+    let users = || threads().filter(|one| one.1 >= least);
+    let local = users().filter(|one| one.0 == home).count() as f64 / users().count().max(1) as f64;
+    let by_home: f64 = threads().filter(|one| one.0 == home).map(|one| one.1).sum();
     let spread = 1.0 / context.machine.nodes_with_memory().len().max(1) as f64;
-    most >= CONCENTRATED * all && local < 1.0 && local <= spread + LESS_LOCAL
+    most >= CONCENTRATED * all
+        && local < 1.0
+        && local <= spread + LESS_LOCAL
+        && by_home <= (local + BUSIER) * all
+        && writer(group).and_then(|thread| context.node_position(thread)) != Some(home)
+}
+
+/// The thread that makes most of a group's stores, where others only read it.
+fn writer(group: &ObjectGroup) -> Option<ThreadIndex> {
+    let mut stores: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
+    for cell in &group.affinity.cells {
+        *stores.entry(cell.thread).or_default() += f64::from(cell.stores);
+    }
+    let all: f64 = stores.values().sum();
+    let accesses: f64 = group.affinity.cells.iter().map(Cell::accesses).sum();
+    let (&thread, &most) = stores.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
+    (most >= WRITER_SHARE * all && all > WRITTEN * accesses).then_some(thread)
+}
+
+/// The uses of a group under first touch, and under a decision.
+fn uses(
+    context: &Context,
+    group: &ObjectGroup,
+    decision: &Decision,
+    parameters: &Parameters,
+) -> Option<[Uses; 2]> {
+    let under = |decisions: &[&Decision]| {
+        let found =
+            placed_accesses::<Uses>(context, group, Placing::Decided(decisions), parameters);
+        found.map(|(_, uses)| uses)
+    };
+    Some([under(&[])?, under(&[decision])?])
 }
 
 /// Is a group used in two ways in turn, by all threads at a time in either? What the thread with the object on its node loses then
@@ -220,192 +272,46 @@ fn is_of_phases(group: &ObjectGroup) -> bool {
     matches!(&group.pattern, Pattern::InTurn(patterns) if patterns.iter().all(is_of_team))
 }
 
-/// Accesses after initialisation.
+/// Accesses after initialisation, by thread: the position of its node, and its accesses by the position of the memory's node.
 #[derive(Default)]
-struct Uses {
-    /// By the node of the memory, by position.
-    by_memory: Vec<f64>,
-    /// The position of each thread's node, and its accesses.
-    by_thread: BTreeMap<ThreadIndex, (usize, f64)>,
+struct Uses(BTreeMap<ThreadIndex, (usize, Vec<f64>)>);
+
+impl Uses {
+    fn by_memory(&self) -> Vec<f64> {
+        let mut sums: Vec<f64> = Vec::new();
+        for (_, counts) in self.0.values() {
+            sums.resize(counts.len(), 0.0);
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        sums
+    }
+
+    /// What the thread that takes longest for its accesses takes, by the machine's weights.
+    fn slowest(&self, context: &Context) -> f64 {
+        let of_thread = |(reader, counts): &(usize, Vec<f64>)| -> f64 {
+            let weights = context.weights[*reader].iter();
+            counts
+                .iter()
+                .zip(weights)
+                .map(|(count, each)| count * each)
+                .sum()
+        };
+        self.0.values().map(of_thread).fold(0.0, f64::max)
+    }
 }
 
 impl Count for Uses {
     fn count(&mut self, context: &Context, access: Access) {
         if access.part == Part::Use {
-            self.by_memory.resize(context.machine.nodes.len(), 0.0);
-            self.by_memory[access.memory] += access.count;
-            let thread = self.by_thread.entry(access.thread);
-            thread.or_insert((access.reader, 0.0)).1 += access.count;
+            let nodes = context.machine.nodes.len();
+            let thread = self.0.entry(access.thread);
+            let (_, counts) = thread.or_insert_with(|| (access.reader, vec![0.0; nodes]));
+            counts[access.memory] += access.count;
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use nearpage_attribution::{Attribution, Cell, ObjectGroup, ObjectName, Operations, Pattern};
-    use nearpage_machine::preset;
-    use nearpage_plan::Placement;
-    use nearpage_recording::ThreadIndex;
-    use tempfile::TempDir;
-
-    use crate::making::Samples;
-    use crate::{Analysis, Parameters, Planner, Policy};
-
-    /// What `auto` decides about the grid of a program whose four threads, one on each node, use a block each of what the main
-    /// thread filled, once its attribution has been changed.
-    fn decided(change: impl FnOnce(&mut Attribution)) -> Option<Placement> {
-        decided_of("opteron-4", &[0, 1, 2, 3], change)
-    }
-
-    /// The same of threads on other CPUs.
-    fn decided_of(
-        machine: &str,
-        cpus: &[u32],
-        change: impl FnOnce(&mut Attribution),
-    ) -> Option<Placement> {
-        let folder = TempDir::new().unwrap();
-        let recording = folder.path().join("r");
-        Samples::of(machine, cpus).write(&recording);
-        let mut analysis = Analysis::of(&recording, Operations::Both).unwrap();
-        change(&mut analysis.attribution);
-        let machine = preset(machine).unwrap();
-        let planner = Planner::of(&analysis, &machine, None);
-        let plans = planner.plans(Policy::Auto, &Parameters::default()).unwrap();
-        let decisions = &plans[0].decisions;
-        decisions.first().map(|decision| decision.placement.clone())
-    }
-
-    fn is_block(placement: Option<&Placement>) -> bool {
-        matches!(placement, Some(Placement::Block { .. }))
-    }
-
-    /// The costliest object.
-    fn grid(attribution: &mut Attribution) -> &mut ObjectGroup {
-        let objects = attribution.objects.iter_mut();
-        objects
-            .max_by(|a, b| a.cost_ns().total_cmp(&b.cost_ns()))
-            .unwrap()
-    }
-
-    /// Beside which the grid's decision hardly changes the time.
-    fn add_one_of_a_hundred_times_the_cost(attribution: &mut Attribution) {
-        let group = grid(attribution);
-        let mut other = group.clone();
-        other.pattern = Pattern::Unknown;
-        other.name = ObjectName::Other("stack".to_owned());
-        for sums in [&mut other.loads, &mut other.stores] {
-            sums.count *= 100.0;
-            sums.cost_ns *= 100.0;
-        }
-        for cell in &mut other.affinity.cells {
-            cell.loads *= 100.0;
-            cell.stores *= 100.0;
-            cell.cost_ns *= 100.0;
-        }
-        attribution.objects.push(other);
-    }
-
-    #[test]
-    fn a_block_that_loses_nothing_is_decided_for_whatever_part_of_the_time_it_is() {
-        assert!(is_block(decided(|_| ()).as_ref()));
-        let placed = decided(|attribution| {
-            add_one_of_a_hundred_times_the_cost(attribution);
-        });
-        assert!(is_block(placed.as_ref()), "{placed:?}");
-    }
-
-    #[test]
-    fn one_heavy_sample_of_another_thread_does_not_change_the_decision() {
-        let placed = decided(|attribution| {
-            let cells = &mut grid(attribution).affinity.cells;
-            let all: f64 = cells.iter().map(Cell::accesses).sum();
-            // The main thread, which filled the grid, was seen once in a share that is not its own.
-            let main = cells[0].thread;
-            let last = cells.last_mut().unwrap();
-            last.thread = main;
-            (last.loads, last.stores, last.samples) = (3.0 * all as f32, 0.0, 1.0);
-        });
-        assert!(is_block(placed.as_ref()), "{placed:?}");
-    }
-
-    /// All threads read all of the grid, the main thread so much of what the others do.
-    fn read_by_all(attribution: &mut Attribution, by_main: f32) {
-        let group = grid(attribution);
-        group.pattern = Pattern::ReadShared;
-        let threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
-        let of_all = |cell: &Cell| {
-            let each = threads.len() as f32;
-            let mut cell = *cell;
-            (cell.loads, cell.stores) = ((cell.loads + cell.stores) / each, 0.0);
-            let of = |&thread: &ThreadIndex| Cell {
-                thread,
-                loads: cell.loads * if thread.0 == 0 { by_main } else { 1.0 },
-                ..cell
-            };
-            threads.iter().map(of).collect::<Vec<_>>()
-        };
-        let cells = group.affinity.cells.iter().flat_map(of_all).collect();
-        group.affinity.cells = cells;
-    }
-
-    #[test]
-    fn what_all_threads_read_is_spread_where_it_lies_on_one_node_alone() {
-        let placed = decided(|attribution| read_by_all(attribution, 1.0));
-        assert!(
-            matches!(placed, Some(Placement::Interleave { .. })),
-            "{placed:?}"
-        );
-    }
-
-    #[test]
-    fn a_main_thread_that_looks_in_now_and_then_is_no_user() {
-        let of = |by_main: f32| {
-            let cpus = &[0, 0, 1, 2, 3];
-            decided_of("opteron-4", cpus, |attribution| {
-                read_by_all(attribution, by_main);
-                add_one_of_a_hundred_times_the_cost(attribution);
-            })
-        };
-        let placed = of(0.02);
-        assert!(
-            matches!(placed, Some(Placement::Interleave { .. })),
-            "{placed:?}"
-        );
-        // Two of five users are where the grid is.
-        assert!(matches!(of(1.0), None | Some(Placement::FirstTouch)));
-    }
-
-    #[test]
-    fn pages_that_threads_filled_in_turn_are_left_though_few_of_their_faults_were_seen() {
-        let cyclic = |faults: &dyn Fn(u32, u32) -> u32| {
-            decided(|attribution| {
-                let group = grid(attribution);
-                let Pattern::Block { team, .. } = group.pattern else {
-                    panic!("{:?}", group.pattern);
-                };
-                let page_bytes = group.affinity.page_bytes;
-                group.pattern = Pattern::BlockCyclic {
-                    team,
-                    block_bytes: page_bytes,
-                    period_bytes: 4 * page_bytes,
-                };
-                let mut threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
-                threads.truncate(4);
-                for cell in &mut group.affinity.cells {
-                    cell.thread = threads[cell.page as usize % 4];
-                }
-                group.affinity.initialisation.clear();
-                let seen = (0..group.affinity.pages).step_by(5);
-                let toucher = |page| threads[faults(page, 4) as usize];
-                group.first_touches = seen.map(|page| (page, toucher(page))).collect();
-            })
-        };
-        assert_eq!(cyclic(&|page, threads| page % threads), None);
-        // The faults of one thread that filled all of it.
-        let placed = cyclic(&|_, _| 0);
-        assert!(
-            matches!(placed, Some(Placement::BlockCyclic { .. })),
-            "{placed:?}"
-        );
-    }
-}
+mod tests;

@@ -1,6 +1,9 @@
 //! What decisions are made from.
 
+mod first_touch;
+
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use nearpage_amount::counted;
 use nearpage_attribution::{Attribution, Names, ObjectGroup};
@@ -9,6 +12,9 @@ use nearpage_plan::{Owner, Program, Team, team_and_order};
 use nearpage_recording::{Tables, ThreadIndex};
 
 use crate::place::Places;
+
+pub use first_touch::FirstTouchBasis;
+pub(crate) use first_touch::{FirstTouches, main_user};
 
 /// A program of a recording, its threads laid over a machine.
 #[derive(Clone, Debug)]
@@ -49,6 +55,8 @@ pub(crate) struct Context<'a> {
     pid: u32,
     /// Cost of the whole recording.
     cost_ns: f64,
+    /// By object, once somebody has asked.
+    first_touches: Vec<OnceCell<FirstTouches<'a>>>,
 }
 
 impl<'a> Context<'a> {
@@ -108,7 +116,19 @@ impl<'a> Context<'a> {
                 .iter()
                 .map(ObjectGroup::cost_ns)
                 .sum(),
+            first_touches: vec![OnceCell::new(); input.attribution.objects.len()],
         }
+    }
+
+    /// Who touched the pages of one of the attribution's objects first.
+    ///
+    /// # Panics
+    /// The group is of another attribution.
+    pub fn first_touches(&self, group: &ObjectGroup) -> &FirstTouches<'a> {
+        let objects = &self.attribution.objects;
+        let at = objects.element_offset(group);
+        let at = at.expect("a context knows the groups of its own attribution");
+        self.first_touches[at].get_or_init(|| FirstTouches::of(self, &objects[at]))
     }
 
     /// A thread as plans name it; none for threads of no team.

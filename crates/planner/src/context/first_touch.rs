@@ -1,11 +1,12 @@
 //! What first touch did: the default that every decision has to beat.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use nearpage_attribution::{ObjectGroup, Team};
+use nearpage_attribution::{Cell, ObjectGroup, Pattern, Team};
 use nearpage_recording::ThreadIndex;
 
-use crate::context::Context;
+use super::Context;
 
 /// How it is known who touched an object's pages first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +31,10 @@ const FAULTS_A_HUGE_PAGE: f64 = 1.5;
 
 /// Who touched a group's pages first, as far as it is known: from page faults, else from who used
 /// the object before any other thread did.
+#[derive(Clone, Debug)]
 pub(crate) struct FirstTouches<'a> {
     /// Page and thread, by page.
-    touches: Vec<(u32, ThreadIndex)>,
+    touches: Cow<'a, [(u32, ThreadIndex)]>,
     /// Pages that one fault may have touched.
     reach: u32,
     /// Whose pages were touched by their owners, by its pattern.
@@ -42,14 +44,12 @@ pub(crate) struct FirstTouches<'a> {
 impl<'a> FirstTouches<'a> {
     pub fn of(context: &Context<'a>, group: &'a ObjectGroup) -> Self {
         let affinity = &group.affinity;
-        let touches = if group.first_touches.is_empty() {
-            affinity
-                .initialisation
-                .iter()
-                .map(|cell| (cell.page, cell.thread))
-                .collect()
-        } else {
-            group.first_touches.clone()
+        let touches = match group.first_touches.is_empty() {
+            true => {
+                let filled = affinity.initialisation.iter();
+                filled.map(|cell| (cell.page, cell.thread)).collect()
+            }
+            false => Cow::Borrowed(group.first_touches.as_slice()),
         };
         let reach = HUGE_PAGE_BYTES / affinity.page_bytes.max(1);
         let reach = u32::try_from(reach.max(1)).unwrap_or(u32::MAX);
@@ -75,7 +75,7 @@ impl<'a> FirstTouches<'a> {
         let is_seen = before.is_some_and(|touch| touch.0 == page);
         if let Some((group, teams)) = self.by_owners
             && !is_seen
-            && let Some(owner) = group.owner(page, teams)
+            && let Some(owner) = owner(group, page, teams)
         {
             return Some(owner);
         }
@@ -89,7 +89,31 @@ impl<'a> FirstTouches<'a> {
     }
 }
 
-/// Were the pages whose first touch was seen touched by those that the pattern gives them to, several ones, a page at a time?
+/// Whose a page is by the group's pattern; where no rule says so, by the samples of the page, or of the nearest pages on either
+/// side where both are one thread's.
+fn owner(group: &ObjectGroup, page: u32, teams: &[Team]) -> Option<ThreadIndex> {
+    if group.pattern != Pattern::Mixed {
+        return group.owner(page, teams);
+    }
+    let cells = &group.affinity.cells;
+    let (before, after) = cells.split_at(cells.partition_point(|cell| cell.page < page));
+    let [mut before, mut after] =
+        [before, after].map(|cells| cells.chunk_by(|a, b| a.page == b.page));
+    let next = after.next()?;
+    let user = main_user(next)?;
+    let is_known = next[0].page == page || main_user(before.next_back()?) == Some(user);
+    is_known.then_some(user)
+}
+
+/// The thread with most of the accesses to a page.
+pub(crate) fn main_user(page: &[Cell]) -> Option<ThreadIndex> {
+    let most = page
+        .iter()
+        .max_by(|a, b| a.accesses().total_cmp(&b.accesses()));
+    most.map(|cell| cell.thread)
+}
+
+/// Were the pages whose first touch was seen touched by their owners, several ones, a page at a time?
 /// What one thread filled is known without a pattern. `reach`: pages of a huge one.
 fn are_by_owners(context: &Context, group: &ObjectGroup, reach: u32) -> bool {
     let (mut seen, mut all, mut by_owners) = (0.0, 0.0, 0.0);
@@ -101,7 +125,7 @@ fn are_by_owners(context: &Context, group: &ObjectGroup, reach: u32) -> bool {
         };
         huge_pages.insert(page / reach);
         seen += 1.0;
-        let Some(owner) = group.owner(page, &context.attribution.teams) else {
+        let Some(owner) = owner(group, page, &context.attribution.teams) else {
             continue;
         };
         all += 1.0;

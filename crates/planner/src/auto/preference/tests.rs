@@ -1,0 +1,207 @@
+use nearpage_attribution::{Attribution, Cell, ObjectGroup, ObjectName, Operations, Pattern};
+use nearpage_machine::preset;
+use nearpage_plan::Placement;
+use nearpage_recording::ThreadIndex;
+use tempfile::TempDir;
+
+use crate::making::Samples;
+use crate::{Analysis, Parameters, Planner, Policy};
+
+/// What `auto` decides about the grid of a program whose four threads, one on each node, use a block each of what the main
+/// thread filled, once its attribution has been changed.
+fn decided(change: impl FnOnce(&mut Attribution)) -> Option<Placement> {
+    decided_of("opteron-4", &[0, 1, 2, 3], change)
+}
+
+/// The same of threads on other CPUs.
+fn decided_of(
+    machine: &str,
+    cpus: &[u32],
+    change: impl FnOnce(&mut Attribution),
+) -> Option<Placement> {
+    let folder = TempDir::new().unwrap();
+    let recording = folder.path().join("r");
+    Samples::of(machine, cpus).write(&recording);
+    let mut analysis = Analysis::of(&recording, Operations::Both).unwrap();
+    change(&mut analysis.attribution);
+    let machine = preset(machine).unwrap();
+    let planner = Planner::of(&analysis, &machine, None);
+    let plans = planner.plans(Policy::Auto, &Parameters::default()).unwrap();
+    let decisions = &plans[0].decisions;
+    decisions.first().map(|decision| decision.placement.clone())
+}
+
+fn is_block(placement: Option<&Placement>) -> bool {
+    matches!(placement, Some(Placement::Block { .. }))
+}
+
+/// The costliest object.
+fn grid(attribution: &mut Attribution) -> &mut ObjectGroup {
+    let objects = attribution.objects.iter_mut();
+    objects
+        .max_by(|a, b| a.cost_ns().total_cmp(&b.cost_ns()))
+        .unwrap()
+}
+
+/// Beside which the grid's decision hardly changes the time.
+fn add_one_of_a_hundred_times_the_cost(attribution: &mut Attribution) {
+    let group = grid(attribution);
+    let mut other = group.clone();
+    other.pattern = Pattern::Unknown;
+    other.name = ObjectName::Other("stack".to_owned());
+    for sums in [&mut other.loads, &mut other.stores] {
+        sums.count *= 100.0;
+        sums.cost_ns *= 100.0;
+    }
+    for cell in &mut other.affinity.cells {
+        cell.loads *= 100.0;
+        cell.stores *= 100.0;
+        cell.cost_ns *= 100.0;
+    }
+    attribution.objects.push(other);
+}
+
+#[test]
+fn a_block_that_loses_nothing_is_decided_for_whatever_part_of_the_time_it_is() {
+    assert!(is_block(decided(|_| ()).as_ref()));
+    let placed = decided(|attribution| {
+        add_one_of_a_hundred_times_the_cost(attribution);
+    });
+    assert!(is_block(placed.as_ref()), "{placed:?}");
+}
+
+#[test]
+fn one_heavy_sample_of_another_thread_does_not_change_the_decision() {
+    let placed = decided(|attribution| {
+        let cells = &mut grid(attribution).affinity.cells;
+        let all: f64 = cells.iter().map(Cell::accesses).sum();
+        // The main thread, which filled the grid, was seen once in a share that is not its own.
+        let main = cells[0].thread;
+        let last = cells.last_mut().unwrap();
+        last.thread = main;
+        (last.loads, last.stores, last.samples) = (3.0 * all as f32, 0.0, 1.0);
+    });
+    assert!(is_block(placed.as_ref()), "{placed:?}");
+}
+
+/// All threads read all of the grid, the main thread so much of what the others do.
+fn read_by_all(attribution: &mut Attribution, by_main: f32) {
+    let group = grid(attribution);
+    group.pattern = Pattern::ReadShared;
+    let threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
+    let of_all = |cell: &Cell| {
+        let each = threads.len() as f32;
+        let mut cell = *cell;
+        (cell.loads, cell.stores) = ((cell.loads + cell.stores) / each, 0.0);
+        let of = |&thread: &ThreadIndex| Cell {
+            thread,
+            loads: cell.loads * if thread.0 == 0 { by_main } else { 1.0 },
+            ..cell
+        };
+        threads.iter().map(of).collect::<Vec<_>>()
+    };
+    let cells = group.affinity.cells.iter().flat_map(of_all).collect();
+    group.affinity.cells = cells;
+}
+
+#[test]
+fn what_all_threads_read_is_spread_where_it_lies_on_one_node_alone() {
+    let placed = decided(|attribution| read_by_all(attribution, 1.0));
+    assert!(
+        matches!(placed, Some(Placement::Interleave { .. })),
+        "{placed:?}"
+    );
+}
+
+#[test]
+fn a_main_thread_that_looks_in_now_and_then_is_no_user() {
+    let of = |by_main: f32| {
+        let cpus = &[0, 0, 1, 2, 3];
+        decided_of("opteron-4", cpus, |attribution| {
+            read_by_all(attribution, by_main);
+            add_one_of_a_hundred_times_the_cost(attribution);
+        })
+    };
+    let placed = of(0.02);
+    assert!(
+        matches!(placed, Some(Placement::Interleave { .. })),
+        "{placed:?}"
+    );
+    // Two of five users are where the grid is.
+    assert!(matches!(of(1.0), None | Some(Placement::FirstTouch)));
+}
+
+#[test]
+fn what_one_thread_writes_and_all_read_is_left_near_that_thread() {
+    let of = |writer: usize, stores_a_load: f32| {
+        decided(|attribution| {
+            read_by_all(attribution, 1.0);
+            let group = grid(attribution);
+            group.pattern = Pattern::Shared;
+            let writer = group.threads[writer].0;
+            for cell in &mut group.affinity.cells {
+                if cell.thread == writer {
+                    cell.stores = stores_a_load * cell.loads;
+                }
+            }
+        })
+    };
+    // The main thread, which filled it, writes.
+    assert_eq!(of(0, 1.0), None);
+    let placed = of(1, 0.5);
+    assert!(
+        matches!(placed, Some(Placement::Interleave { .. })),
+        "{placed:?}"
+    );
+}
+
+#[test]
+fn pages_of_no_rule_that_their_users_filled_are_left_though_few_of_their_faults_were_seen() {
+    let placed = decided(|attribution| {
+        let group = grid(attribution);
+        group.pattern = Pattern::Mixed;
+        let threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
+        let user = |page: u32| threads[(page / 4 * 7919 % 101 % 4) as usize];
+        for cell in &mut group.affinity.cells {
+            cell.thread = user(cell.page);
+        }
+        group.affinity.initialisation.clear();
+        let seen = (0..group.affinity.pages).step_by(5);
+        group.first_touches = seen.map(|page| (page, user(page))).collect();
+    });
+    assert_eq!(placed, None);
+}
+
+#[test]
+fn pages_that_threads_filled_in_turn_are_left_though_few_of_their_faults_were_seen() {
+    let cyclic = |faults: &dyn Fn(u32, u32) -> u32| {
+        decided(|attribution| {
+            let group = grid(attribution);
+            let Pattern::Block { team, .. } = group.pattern else {
+                panic!("{:?}", group.pattern);
+            };
+            let page_bytes = group.affinity.page_bytes;
+            group.pattern = Pattern::BlockCyclic {
+                team,
+                block_bytes: page_bytes,
+                period_bytes: 4 * page_bytes,
+            };
+            let mut threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
+            threads.truncate(4);
+            for cell in &mut group.affinity.cells {
+                cell.thread = threads[cell.page as usize % 4];
+            }
+            group.affinity.initialisation.clear();
+            let seen = (0..group.affinity.pages).step_by(5);
+            let toucher = |page| threads[faults(page, 4) as usize];
+            group.first_touches = seen.map(|page| (page, toucher(page))).collect();
+        })
+    };
+    assert_eq!(cyclic(&|page, threads| page % threads), None);
+    // The faults of one thread that filled all of it.
+    let placed = cyclic(&|_, _| 0);
+    assert!(
+        matches!(placed, Some(Placement::BlockCyclic { .. })),
+        "{placed:?}"
+    );
+}
