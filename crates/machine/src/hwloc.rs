@@ -167,11 +167,15 @@ fn numa<'a, 'input>(
     whole: Element<'a, 'input>,
     cpus: &CpuList,
 ) -> Result<Vec<Numa<'a, 'input>>, Problem> {
-    let mut numa = Vec::new();
+    let mut numa: Vec<Numa> = Vec::new();
     for &element in elements {
+        let id = NodeId(number(element, "os_index", u16::MAX)?);
+        if numa.iter().any(|node| node.id == id) {
+            return problem(element, format!("NUMANode {id} is there twice"));
+        }
         numa.push(Numa {
             element,
-            id: NodeId(number(element, "os_index", u16::MAX)?),
+            id,
             cpus: cpuset(element, "cpuset", cpus)?,
             depth: element.ancestors().count(),
         });

@@ -183,7 +183,7 @@ fn bad_files_have_one_clear_line() {
         (
             r#"os_index="3" cpuset="0x0000f000""#,
             r#"os_index="2" cpuset="0x0000f000""#,
-            "bad.xml: ",
+            "bad.xml: line 48: NUMANode 2 is there twice",
         ),
         (
             r#"os_index="3" cpuset="0x0000f000""#,
@@ -216,6 +216,16 @@ fn bad_files_have_one_clear_line() {
             "{error}"
         );
     }
+    // A node twice, and CPUs of one that is hidden: as many numbers as rows, and a node more. (A fuzz target found it.)
+    let hidden = text("four-nodes-v1").replace(
+        r#"os_index="1" cpuset="0x000000f0""#,
+        r#"os_index="0" cpuset="0x0000000f""#,
+    );
+    let error = Machine::from_hwloc_xml(&hidden, "hidden.xml").expect_err("twice");
+    assert!(
+        error.to_string().contains("NUMANode 0 is there twice"),
+        "{error}"
+    );
     let other = Machine::from_hwloc_xml("<html></html>", "page.xml").expect_err("other");
     assert!(
         other.to_string().contains("page.xml: line 1: not hwloc's"),

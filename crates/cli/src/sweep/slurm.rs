@@ -93,7 +93,7 @@ mod tests {
         );
         assert_eq!(
             script,
-            "#!/bin/sh\nexec /opt/nearpage simulate --sweep '/my sweep.toml' --shard \"$SLURM_ARRAY_TASK_ID/4\" --jobs \
+            "#!/bin/sh\nexec '/opt/nearpage' simulate --sweep '/my sweep.toml' --shard \"$SLURM_ARRAY_TASK_ID/4\" --jobs \
              \"${SLURM_CPUS_PER_TASK:-1}\"\n"
         );
     }
