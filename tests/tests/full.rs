@@ -639,7 +639,7 @@ fn untraceable_programs_are_refused_in_one_line() {
     case.program("arm", header);
     says(
         case.nearpage(with("flash-8", &["--", "./arm"])),
-        1,
+        126,
         &["another architecture", "AArch64"],
     );
 

@@ -95,12 +95,23 @@ fn without_addition(text: &str) -> String {
     }
 }
 
+/// The last word, from the space in front of it on; a number and its unit are one.
+fn last_word(text: &str) -> &str {
+    let is_number = |text: &str| {
+        let word = text.rsplit(' ').next().unwrap_or("");
+        word.parse::<f64>().is_ok()
+    };
+    let mut spaces = text.rmatch_indices(' ').map(|(at, _)| at);
+    let begin = spaces.find(|&at| !is_number(&text[..at]));
+    begin.map_or("", |at| &text[at..])
+}
+
 fn without_middle(text: &str, columns_max: usize) -> String {
     let Some(left) = columns_max.checked_sub(1) else {
         return String::new();
     };
     let half: String = take(text.chars().rev(), left / 2).chars().rev().collect();
-    let last = text.rfind(' ').map_or("", |space| &text[space..]);
+    let last = last_word(text);
     let tail = match is_within_a_word(text, text.len() - half.len()) {
         // The last word is most of it at most.
         _ if !last.is_empty() && 4 * width(last) <= 3 * left => last,
@@ -213,6 +224,10 @@ mod tests {
         assert_eq!(
             shorten("libstdc++.so.6.0.30 .dynsym", 20),
             "libstdc++.… .dynsym"
+        );
+        assert_eq!(
+            shorten("anonymous 7f0000000000, 80 KiB", 22),
+            "anonymous 7f00… 80 KiB"
         );
     }
 
