@@ -29,7 +29,7 @@ export const members = (recording: Recording): Thread[] => recording.threads.fil
 /** How many there are, in words. */
 export const createdThreads = (recording: Recording): string => {
   const [all, apart] = [recording.threads.length, members(recording).length];
-  return `${counted(apart, "thread")}${apart < all ? ` (created ${exact(all)} times)` : ""}`;
+  return `${counted(apart, "thread")}${apart < all ? ` (${exact(all)} with those that replaced them)` : ""}`;
 };
 
 /** Names of the colours of threads: beyond the 63 busiest, one for all. */
