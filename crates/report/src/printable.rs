@@ -125,7 +125,21 @@ fn without_middle(text: &str, columns_max: usize) -> String {
         true => without_last_word(&head),
         false => &head,
     };
+    let head = without_last_number(head, text);
     format!("{head}…{tail}")
+}
+
+/// Without a number whose unit was cut off.
+fn without_last_number<'a>(head: &'a str, text: &str) -> &'a str {
+    let words = head.trim_end();
+    match words.rsplit_once(' ') {
+        Some((before, word))
+            if word.parse::<f64>().is_ok() && text[words.len()..].starts_with(' ') =>
+        {
+            &head[..before.len() + 1]
+        }
+        _ => head,
+    }
 }
 
 /// Would a cut there leave a part of a word? Numbers and addresses may be cut: their ends tell them apart.
@@ -228,6 +242,10 @@ mod tests {
         assert_eq!(
             shorten("anonymous 7f0000000000, 80 KiB", 22),
             "anonymous 7f00… 80 KiB"
+        );
+        assert_eq!(
+            shorten("anonymous 7f0000000000, 80 KiB: 80 KiB at 7effffff8000", 49),
+            "anonymous 7f0000000000, 80 KiB: … 7effffff8000"
         );
     }
 
