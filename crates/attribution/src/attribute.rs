@@ -59,7 +59,7 @@ impl RunSums {
     /// Adds what came later.
     pub fn append(&mut self, later: &Self) {
         self.0.append(&later.0);
-        self.0.pack();
+        self.0 = self.0.take_packed();
     }
 }
 
@@ -168,36 +168,19 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
 
     /// What the sums of runs in order of time say together.
     pub fn finish<'s>(&self, sums: impl IntoIterator<Item = Cow<'s, RunSums>>) -> Attributed {
-        let mut whole =
-            joined(sums.into_iter().collect()).unwrap_or_else(|| Part::new(&self.context));
+        let mut sums = sums.into_iter();
+        let mut whole = match sums.next() {
+            Some(first) => first.into_owned().0,
+            None => Part::new(&self.context),
+        };
+        for later in sums {
+            whole.append(&later.0);
+            // What all have too many cells for, some of them have, too: small tables are quickly added to.
+            whole.fit(2 * CELLS_MAX);
+        }
         whole.fit(CELLS_MAX);
         summarise(self.input, self.options, &self.context, whole)
     }
-}
-
-/// Runs that one processor puts together.
-const JOINED_BY_ONE: usize = 6;
-
-/// What runs in order of time say together; none of none.
-fn joined(mut sums: Vec<Cow<'_, RunSums>>) -> Option<Part> {
-    let append = |whole: &mut Part, later: &Part| {
-        whole.append(later);
-        // What all have too many cells for, some of them have, too: small tables are quickly added to.
-        whole.fit(2 * CELLS_MAX);
-    };
-    if sums.len() > JOINED_BY_ONE {
-        let later = sums.split_off(sums.len() / 2);
-        let (whole, later) = rayon::join(|| joined(sums), || joined(later));
-        let (mut whole, later) = (whole?, later?);
-        append(&mut whole, &later);
-        return Some(whole);
-    }
-    let mut sums = sums.into_iter();
-    let mut whole = sums.next()?.into_owned().0;
-    for later in sums {
-        append(&mut whole, &later.0);
-    }
-    Some(whole)
 }
 
 /// Adds up some chunks.

@@ -111,11 +111,6 @@ impl Cells {
         }
     }
 
-    /// Takes as little memory as it can, until more is added.
-    fn pack(&mut self) {
-        self.sums.pack();
-    }
-
     /// What is in it, packed. It is empty then, and has the room that it had.
     fn take_packed(&mut self) -> Self {
         Self {
@@ -225,12 +220,6 @@ impl PhasedCells {
         self.cells.merge(&later.cells);
     }
 
-    /// Takes as little memory as it can, until more is added.
-    pub fn pack(&mut self) {
-        self.cells.pack();
-        self.initialisation.pack();
-    }
-
     /// What is in it, packed. It is empty then, and has the room that it had.
     pub fn take_packed(&mut self) -> Self {
         Self {
@@ -292,10 +281,10 @@ mod tests {
             first.fit(bound);
             second.fit(bound);
             let mut reused = second.clone();
-            second.pack();
-            first.append(&second);
+            let taken = reused.take_packed();
+            first.append(&taken);
             // What was taken is the same, and what is added afterwards is as if there had been nothing.
-            prop_assert_eq!(reused.take_packed().phases().0.sorted(), second.phases().0.sorted());
+            prop_assert_eq!(taken.phases().0.sorted(), second.phases().0.sorted());
             prop_assert!(reused.is_empty());
             for &(page, thread) in &accesses[..cut] {
                 reused.add(page, ThreadIndex(thread), Amount::new(1.0, 1.0, AccessKind::Load));

@@ -409,14 +409,6 @@ impl Part {
         }
     }
 
-    /// Takes as little memory as it can, until more is added.
-    pub fn pack(&mut self) {
-        for (_, part) in &mut self.groups {
-            part.cells.pack();
-            part.instances.pack();
-        }
-    }
-
     /// What was added, packed. It is empty then and has the room that it had: to make room takes as long as to add.
     pub fn take_packed(&mut self) -> Self {
         let mut slots = vec![u32::MAX; self.slots.len()];

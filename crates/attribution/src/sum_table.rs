@@ -66,20 +66,12 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
         self.used
     }
 
-    /// Leaves no room for further sums, and takes that much less memory: until the next one is added.
-    pub fn pack(&mut self) {
-        self.slots = self.packed();
-    }
-
-    fn packed(&self) -> Array<Slot<K, S>> {
-        let used = self.slots.iter().filter(|slot| slot.key != K::FREE);
-        Array::Small(used.copied().collect())
-    }
-
-    /// Its sums, packed. It is empty then, and has the room that it had.
+    /// Its sums without room for further ones, in that much less memory until the next is added. It is empty then, and has the
+    /// room that it had.
     pub fn take_packed(&mut self) -> Self {
+        let used = self.slots.iter().filter(|slot| slot.key != K::FREE);
         let packed = Self {
-            slots: self.packed(),
+            slots: Array::Small(used.copied().collect()),
             used: self.used,
         };
         match self.is_packed() {
@@ -209,7 +201,7 @@ mod tests {
                     *first.entry(key).or_default() += 1;
                 }
             }
-            table.pack();
+            table = table.take_packed();
             if let Some((&key, sum)) = model.iter_mut().next() {
                 // Whoever adds to a packed table finds what is in it.
                 table.prefetch(key);
