@@ -1,9 +1,9 @@
-// What the server knows; or, in a file made by `report --html`, what it was asked beforehand.
+// Questions to the server and their answers. In a file made by `report --html`, answers stored in the file.
 
 export interface Node_ { id: number; cpus: number[]; memory_bytes?: number }
 export interface Machine {
   name: string; page_bytes: number; nodes: Node_[]; weights: number[][];
-  /** On the PCI bus; `node` is absent where the firmware does not say which one a device is next to. */
+  /** Devices on the PCI bus; `node` is absent where the firmware does not name a device's node. */
   devices: { kind: string; number: number; pci: string; node?: number }[];
   latency_ns: number[][] | null; links: { from?: number; to?: number; nodes?: number[] }[];
 }
@@ -14,15 +14,15 @@ export interface Recording {
   damaged_blocks: number; accesses: number; duration_ns: number; line_bytes: number; tick_ns: number;
   space_bytes: number; extents: [number, number, string, number][]; marks: [number, boolean][];
   machine: Machine; threads: Thread[]; colours: number;
-  /** Names of functions with a colour of their own; the last is all others. */
+  /** Names of functions with a colour of their own; the last entry stands for all other functions. */
   functions: string[];
 }
 export interface Open {
   version: string; recordings: Recording[]; simulations: string[]; logs: string[]; target: Machine | null;
   plan_file: string | null; missing: string[];
-  /** The folder of the job that the recordings are ranks of. */
+  /** Folder of the job whose ranks the recordings belong to. */
   job: string | null; sweeps: string[];
-  /** Of a file: where it opens, and the time that all of it is of. */
+  /** In a saved file: the address at which the file opens, and the selected time that it covers. */
   saved?: { address: string; selected: [number, number] | null };
 }
 export interface Progress { share: number; picture_share: number; done: number; all: number; elsewhere: number; missing: string[] }
@@ -41,7 +41,7 @@ export interface Instance {
   died_ns: number | null; thread: number | null; user: number | null;
 }
 export interface Shown {
-  /** Number of the object in all of the recording, whatever time is selected. */
+  /** Number of the object in the whole recording, independent of the selected time. */
   number: number | null;
   kind: string; words: string; pattern: { kind: string; block_bytes?: number; part_bytes?: [number, number]; threads?: number[] };
   strip: number[]; page_bytes: number; pages: number; instances: Instance[]; placeable: boolean;
@@ -54,11 +54,11 @@ export interface Report {
     remedy?: string;
   };
   share: number;
-  /** How many objects there are: the report has the costliest of them. */
+  /** Number of all objects; the report lists only the costliest. */
   objects: number;
   shown: Shown[]; teams: { name: string; pid: number; threads: number[] }[];
 }
-/** The objects that the report has not, column by column. */
+/** Objects that the report leaves out, column by column. */
 export interface Brief {
   number: (number | null)[]; name: string[]; kind: string[]; cost_ns: number[]; loads: number[]; stores: number[]; remote: number[]; node_known: number[];
   size_bytes: number[]; instances: number[]; threads: number[]; function: string[]; file: string[];
@@ -81,10 +81,10 @@ export interface Summary {
 export interface Sums { cost_ns: number; remote_cost_ns: number; loads: number; stores: number }
 export interface Branch extends Sums {
   level: "all" | "object" | "call-site" | "function" | "line" | "others"; name: string;
-  /** Number in all of the recording. */
+  /** Number of the object in the whole recording. */
   object?: number;
   module?: number;
-  /** Of a line: the function. */
+  /** The function that a line belongs to. */
   function?: string;
   branches: Branch[];
 }
@@ -102,23 +102,23 @@ export interface Threads {
   shared: number[][];
   timeline: {
     parts: number; from_ns: number; part_ns: number; cpus: number[][]; traffic: number[][];
-    /** By part and node of the memory; lines: those known to have come from memory or another node's cache. */
+    /** By part of the time and node of the memory. `lines`: cache lines known to come from memory or a remote cache. */
     memory: { local: number; remote: number; lines: number }[][];
   };
 }
-/** The mean is a latency where the machine has any, and a relative distance otherwise. */
+/** `mean_latency_ns` where the machine has latencies, otherwise `mean_distance`, a relative distance. */
 export interface Outcome { local_share: number; mean_latency_ns?: number; mean_distance?: number }
 export interface Planned {
   name: string; object: number; size_bytes: number; accesses: number; cost_share: number; placement: string; why: string | null;
   confidence: number | null; first_touch_assumed: boolean; first_touch: Outcome; interleave: Outcome; planned: Outcome;
 }
-/** Where threads are taken to run. */
+/** Nodes that the threads are assumed to run on. */
 export interface ThreadsAssumed { layout: "as-recorded" | "compact" | "scatter"; why?: string; threads: number; nodes_used: number; nodes: number }
 export interface PlanTime {
   by: "replay" | "model"; first_touch_ns: number; planned_ns: number; runtime_scale: number; scaled_first_touch_ns: number; scaled_planned_ns: number;
   uncertainty: Uncertainty;
 }
-/** How sure a predicted time is: bounds of the change by the number of samples, and the model's error. */
+/** Uncertainty of a predicted time: bounds of the change from the number of samples, and the model's error. */
 export interface Uncertainty {
   change: [number, number] | null; model: { nine_in_ten: number; pairs: number; source: "benchmark" | "history" } | null;
   model_less_replay: number | null; doubt: "none" | "samples" | "model";
@@ -130,13 +130,13 @@ export interface Plan {
   may_be_decided_afresh: boolean; misfits: string[]; saved: string | null; warnings: string[]; notes: string[];
   thread_nodes: number[]; toml: string; traffic?: { first_touch: number[][]; planned: number[][] };
 }
-/** Time, page, what was done, home before, node that it went to. */
+/** Time in ns, page, kind of movement, home before, and the node that the page or its copy went to. */
 export type Movement = [number, number, string, number, number];
 export interface Movements {
   page_bytes: number; kept: Movement[]; omitted?: number; pages_omitted?: number;
-  /** What files of earlier versions have instead. */
+  /** Names of `omitted` and `pages_omitted` in files of earlier versions. */
   beyond?: number; pages_beyond?: number;
-  /** Objects: position of the first page in the extent, pages, name; an object inside another comes later. */
+  /** `objects`: first page within the extent, number of pages, name. A nested object follows the object around it. */
   extents: { process: number; address: string; first: string; last: string; objects?: [number, number, string][] }[];
 }
 export interface Timeline { part_ns: number; parts: number[][] }
@@ -144,7 +144,7 @@ export interface Result {
   policy: string; time_ns: number; timeline?: Timeline | null; movements?: Movements | null; [figure: string]: unknown;
 }
 export interface Simulation { machine: string; recording: string | string[]; threads?: number; results: Result[]; notes?: string[] }
-/** What ranks, groups and hosts did to memory. */
+/** Memory use of a rank, a group or a host. */
 export interface Use { samples: number; remote_share: number | null; cost_ns: number }
 export interface JobRank extends Use {
   rank: number; folder: string; host: string; local_rank: number | null; group: number | null; exit_status: number | null;
@@ -160,7 +160,7 @@ export interface JobReport {
   groups: JobGroup[]; too_few_samples: number[]; ranks: JobRank[]; hosts: JobHost[];
   binding: { kind: string; host: string; ranks: number[]; sentence: string; remedy: string | null }[];
 }
-/** Opened: positions of ranks in the report, with the numbers of their recordings. */
+/** `opened`: positions of ranks in the report, with the numbers of their recordings. */
 export interface Job { report: JobReport; opened: [number, number][] }
 export interface SweepRow {
   recording: string; machine: string | null; policy: string; parameters: Record<string, string>; times_first: number | null;
@@ -171,7 +171,7 @@ export interface Sweep { rows: SweepRow[]; status: { cells: number; done: number
 export interface LiveProcess {
   pid: number; name: string; lost_per_1000: number; local_per_1000: number; accesses: number; requested: number;
   outcomes: Record<string, number>; longest_call_ns: number;
-  /** In words. */
+  /** How online migration treats the process, in words. */
   treated: string;
 }
 export interface LiveLog {
@@ -185,17 +185,16 @@ export interface LiveLog {
   result: Result;
 }
 
-/** Answers in the file itself, by question; absent where there is a server. */
+/** The file's stored answers by question; null where there is a server. */
 const embedded: Record<string, string> | null = (() => {
   const element = document.getElementById("answers");
   return element === null ? null : JSON.parse(element.textContent ?? "{}");
 })();
 
-/** Is this a file without a server? */
 export const standalone = embedded !== null;
 
-// The token that lets in: in the first address, and from then on where this origin alone, port and all, keeps it. A cookie
-// would go to whatever else listens on 127.0.0.1.
+// The token that grants access. The first address has it; afterwards local storage keeps it for this origin alone,
+// port included. The browser would send a cookie to every other server on 127.0.0.1.
 const KEPT = "nearpage-token";
 const inAddress = /^\/([0-9a-f]{32})\//.exec(location.pathname)?.[1];
 
@@ -209,13 +208,13 @@ function kept(): string | null {
 
 const token = inAddress ?? kept() ?? "-";
 
-/** Once the token has let in: keeps it, and takes it out of the address, which names what is looked at instead. */
+/** Keeps a token that the server has accepted, and replaces it in the address by the name of the recording. */
 export function forgetToken(name: string): void {
   if (inAddress === undefined) return;
   try {
     localStorage.setItem(KEPT, inAddress);
   } catch {
-    // A private window may keep nothing: then it stays in the address.
+    // A private window may refuse to store anything: the token stays in the address.
     return;
   }
   const safe = name.split("/").filter((part) => part !== "").pop() ?? "";
@@ -252,9 +251,8 @@ async function json<T>(question: string, body?: string): Promise<T> {
 const parameters = (values: Record<string, string | number>) =>
   Object.entries(values).map(([name, value]) => `${name}=${encodeURIComponent(typeof value === "number" ? Math.round(value) : value)}`).join("&");
 
-/** A question about a recording, or about a part of its time. */
 const timed = (path: string, values: Record<string, string | number>, selection: [number, number] | null) =>
-  // A file is of one time.
+  // A file has answers for a single selected time.
   `${path}?${parameters({ ...values, ...(selection === null || standalone ? {} : { since: selection[0], until: selection[1] }) })}`;
 
 const reports = new Map<string, Promise<Report>>();
@@ -269,7 +267,7 @@ export const api = {
     if (found === undefined) reports.set(key, (found = json<Report>(timed("report", { recording }, selection))));
     return found;
   },
-  /** Reads all of a selection, of which only a sample is known; false where that did not happen. */
+  /** Reads all accesses of a selection of which only a sample was read; false if the server did not do so. */
   async exact(recording: number, share: number, selection: [number, number]): Promise<boolean> {
     const is_exact = await json<boolean>(timed("exact", { recording }, selection));
     if (is_exact) reports.delete(`${recording} ${share} ${selection}`);
@@ -279,7 +277,7 @@ export const api = {
     if (standalone) [from, to, bins] = [0, pages, 256];
     return json<Matrix>(timed("matrix", { recording, object, from, to, bins }, selection));
   },
-  /** `first`: the colour of bins that have anything of it. */
+  /** Bins with any access of colour `first` take this colour. */
   async picture(recording: number, by: string, frame: Frame, first: number | null): Promise<Picture> {
     const asked = { recording, by, ...frame, ...(first === null ? {} : { first }) };
     const bytes = standalone ? await embeddedPicture(recording, by, frame) : await ask(`picture?${parameters(asked)}`);
@@ -302,14 +300,14 @@ export const api = {
   functions: (recording: number, selection: [number, number] | null) => json<CodeFunctions>(timed("functions", { recording }, selection)),
   code: (recording: number, name: string, module: number | null, selection: [number, number] | null) =>
     json<Code>(timed("code", { recording, function: name, ...(module === null ? {} : { module }) }, selection)),
-  /** The page in one file, which opens at an address. */
+  /** The page in one file that opens at `address`. */
   file: (address: string, selection: [number, number] | null) => ask(timed("file", { address }, selection)),
   lines: (recording: number, selection: [number, number] | null) => json<SharedLines>(timed("lines", { recording }, selection)),
   overTime: (recording: number, by: string, columns: number) =>
     json<OverTime>(standalone ? `over-time?${parameters({ recording, by })}` : `over-time?${parameters({ recording, by, columns })}`),
   plan: (recording: number, request?: { placements: Record<string, string>; save: boolean; afresh: boolean }) =>
     json<Plan>(`plan?recording=${recording}`, request === undefined ? undefined : JSON.stringify(request)),
-  /** All of a daemon's log, or where it has no more than `seen` intervals their number. */
+  /** A daemon's whole log; only its number of intervals if the log has not grown beyond `seen`. */
   log: (number: number, seen: number | null) =>
     json<LiveLog | { intervals: number }>(`log?${parameters({ number, ...(seen === null ? {} : { seen }) })}`),
   job: () => json<Job>("job"),
@@ -319,7 +317,7 @@ export const api = {
   simulation: (number: number) => json<Simulation>(`simulation?number=${number}`),
 };
 
-/** The smallest picture of the file that has all of the frame. */
+/** The file's smallest picture that contains the whole frame. */
 async function embeddedPicture(recording: number, by: string, frame: Frame): Promise<ArrayBuffer> {
   let best: [number, string] | null = null;
   for (const question of Object.keys(embedded ?? {})) {

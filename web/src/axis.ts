@@ -1,4 +1,4 @@
-// Axes of pictures: from values to pixels and back, and what is written beside an axis.
+// Axes of pictures: conversion between values and pixels, and the ticks beside an axis.
 
 import { bytes, count, exact, timeAt } from "./format.ts";
 
@@ -7,11 +7,11 @@ export interface Axis {
   from: number;
   to: number;
   unit: "bytes" | "bytes/s" | "time" | "count" | "names" | "share" | "pages";
-  /** With unit `names`: one for each whole number. */
+  /** For unit `names`: a name for each whole number. */
   names?: string[];
-  /** In place of round values. */
+  /** Tick values and their texts, instead of round values. */
   ticks?: [number, string][];
-  /** A vertical one: it grows upwards, as figures do, not downwards as addresses in a listing. */
+  /** For a vertical axis: values grow upwards, as figures do. Otherwise downwards, as addresses in a listing. */
   up?: boolean;
 }
 
@@ -19,7 +19,7 @@ export interface Area { x: number; y: number; width: number; height: number }
 
 export interface Axes { x: Axis; y: Axis }
 
-/** Room at the right, for half of the last number below an axis. */
+/** Room at the right, in pixels, for half of the last number below an axis. */
 export const RIGHT = 24;
 
 export const FONT = "12px system-ui, sans-serif";
@@ -42,7 +42,7 @@ export function fromPixels(axes: Axes, area: Area, [x, y]: [number, number]): [n
   ];
 }
 
-/** What is written along a horizontal or a vertical axis of so many pixels, and at which values. */
+/** Texts of the ticks along an axis that is `pixels` long, with their values. */
 export function written(axis: Axis, pixels: number, isVertical: boolean): [number, string][] {
   if (axis.ticks !== undefined) {
     const [apart, before] = (isVertical ? [14, 0] : [120, RIGHT]).map((room) => (room / pixels) * span(axis));
@@ -59,7 +59,7 @@ export function written(axis: Axis, pixels: number, isVertical: boolean): [numbe
   return values.filter((value) => value + 0.5 <= axis.to).map((value) => [value + 0.5, axis.names?.[value] ?? ""]);
 }
 
-/** Round values on an axis, at most so many, and their distance. */
+/** Round values on an axis, `most` at most, and the step between them. */
 function round(axis: Axis, most: number): { values: number[]; step: number } {
   const wanted = span(axis) / Math.max(most, 1);
   if (!(wanted > 0)) return { values: [], step: 1 };
@@ -91,7 +91,7 @@ function label(axis: Axis, value: number, step: number): string {
   }
 }
 
-/** As much of a text as fits, with an ellipsis where something is left out. */
+/** As much of a text as fits into `width` pixels, with an ellipsis in place of the end that is cut off. */
 export function fitted(g: CanvasRenderingContext2D, text: string, width: number): string {
   if (g.measureText(text).width <= width) return text;
   let length = Math.max(1, Math.floor((text.length * width) / g.measureText(text).width));

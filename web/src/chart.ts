@@ -1,5 +1,5 @@
-// Bars, lines and stacked areas, drawn by uPlot: it has axes, scales, lines, the cross at the pointer and the frame of a selection. What it
-// has not (keys, fingers, a legend that keys reach, an accessible name) is `figure.ts`'s, as for all other pictures.
+// Bars, lines and stacked areas. uPlot draws axes, scales, lines, the cross at the pointer and the selection's frame.
+// `figure.ts` adds what uPlot lacks: keys, touch, a legend that the keyboard reaches, and an accessible name.
 
 import uPlot from "uplot";
 import { type Axis, fitted, FONT, RIGHT, span, toPixels, type Area, written } from "./axis.ts";
@@ -8,47 +8,45 @@ import { h } from "./dom.ts";
 import { bytes, exact, percent, time } from "./format.ts";
 import { type Content, Figure } from "./figure.ts";
 
-/** A value for each part of an axis; null where there is none. */
+/** A value for each part of an axis; null for a part without a value. */
 export interface Series {
   name: string;
   values: readonly (number | null)[];
-  /** In the legend in place of the name. */
+  /** Text in the legend instead of the name. */
   legend?: string;
 }
 
-/** What a chart is of: values of parts of an axis, which begin where the parts before them end. */
+/** Values of the parts of an axis. A part begins where the part before ends. */
 export interface Values {
-  /** Bars on top of each other or beside each other, lines, or dots. Without names for parts, bars of neighbours touch. */
+  /** Bars on top of each other or side by side, lines, or dots. Neighbouring bars touch unless parts have names. */
   kind: "stacked" | "beside" | "lines" | "dots";
   series: Series[];
-  /** Of the series, of the paper of the moment. */
+  /** Colours of the series, in the current theme. */
   colours(): string[];
-  /** Where parts begin, and the last one ends; `from` and `to` where not all of it is shown. */
+  /** Begins of all parts and the end of the last; `from` and `to` bound the shown range where a part of it is shown. */
   parts: Omit<Axis, "from" | "to" | "up"> & { edges: readonly number[]; from?: number; to?: number };
-  /** `to`: where the axis ends whatever the values are; `things`: what a sum of stacked values is of. */
+  /** `to`: fixed end of the axis; `things`: the unit of a sum of stacked values. */
   measure: Pick<Axis, "label" | "unit" | "ticks"> & { from?: number; to?: number; things?: string; say?(value: number): string };
-  /** Parts have names at the left, and values grow to the right. */
+  /** Horizontal bars: names of parts at the left, values growing to the right. */
   lies?: boolean;
-  /** What CSV calls a part: its name, or begin and end. */
+  /** Columns of the CSV that identify a part: its name, or its begin and end. */
   columns: string[];
-  /** In place of the values of a part; `place` is where in the part. */
+  /** Read-out of a part instead of its values; `place` is the pointer's position within the part. */
   at?(part: number, place: number): string[];
   csv?(): (string | number | null)[][];
   open?(part: number, place: number): void;
-  /** Painted over the chart. */
   over?(g: CanvasRenderingContext2D, area: Area, content: Content): void;
   note?: string | undefined;
   empty?: string | undefined;
   selected?: [number, number] | null;
 }
 
-/** Parts of an axis that have names. */
 export const named = (label: string, names: string[]): Values["parts"] =>
   ({ label, unit: "names", names, edges: Array.from({ length: names.length + 1 }, (_, at) => at) });
 
 interface Drawn extends Content {
   values: Values;
-  /** Series that are not hidden, by their numbers; and where the value of each in each part begins. */
+  /** Numbers of the series that are not hidden, and where each series' value begins in each part. */
   shown: number[];
   begins: number[][];
 }
@@ -56,22 +54,20 @@ interface Drawn extends Content {
 const SAY: Record<Axis["unit"], (value: number) => string> =
   { time, share: percent, count: exact, pages: exact, bytes, "bytes/s": (value) => `${bytes(value)}/s`, names: String };
 
-/** Names that a legend or a readout has of many. */
+/** Most names in a legend or a read-out. */
 const LEGEND_MAX = 24;
 const READOUT_MAX = 4;
 
-/** The part that a place is in. */
 function partAt({ edges }: Values["parts"], place: number): number {
   const after = edges.findIndex((edge) => edge > place);
   return Math.min(Math.max((after < 0 ? edges.length : after) - 1, 0), edges.length - 2);
 }
 
-/** What is shown of values, where some series are hidden. */
+/** The content to draw when some series are hidden. */
 function described(values: Values, hidden: Set<string>): Drawn {
   const { kind, series, parts, measure, lies = false } = values;
   const { edges } = parts;
   const shown = series.flatMap(({ name }, number) => (hidden.has(name) ? [] : [number]));
-  // Stacked values begin where those before them end.
   const sums = edges.slice(1).map(() => 0);
   const begins = shown.map((number) => {
     const begin = [...sums];
@@ -120,7 +116,7 @@ function described(values: Values, hidden: Set<string>): Drawn {
   };
 }
 
-/** Do two lines lie on each other, in more than a third of the parts that both have values for? */
+/** Do two lines coincide in more than a third of the parts for which both have values? */
 function coincide(one: Series, other: Series, top: number): boolean {
   let [both, near] = [0, 0];
   one.values.forEach((value, part) => {
@@ -132,7 +128,7 @@ function coincide(one: Series, other: Series, top: number): boolean {
   return near > both / 3;
 }
 
-/** A box for each value. Their edges are whole pixels, so that neighbours show no seam. */
+/** A box for each value, with edges at whole pixels: neighbours show no seam. */
 function boxes({ values: { kind, series, parts, lies }, shown, begins }: Drawn, number: number): uPlot.Series.PathBuilder {
   const { edges, names } = parts;
   const { values } = series[number];
@@ -148,7 +144,7 @@ function boxes({ values: { kind, series, parts, lies }, shown, begins }: Drawn, 
       const [width, inner] = [edges[part + 1] - edges[part], (1 - 2 * margin) / slots];
       const [from, to] = [slot, slot + 1].map((at) => Math.round(u.valToPos(edges[part] + width * (margin + at * inner), "x", true)));
       const [low, high] = [below, below + value].map((at) => Math.round(u.valToPos(at, "y", true)));
-      // What is small is seen to be there.
+      // Small values stay visible.
       const thick = Math.max(to - from - (slots > 1 ? 1 : 0), 1);
       const long = Math.max(Math.abs(high - low), kind === "beside" ? 1 : 0);
       if (lies) fill.rect(low, from, long, thick);
@@ -166,13 +162,13 @@ export class Chart extends Figure<Values, Drawn> {
     return described(values, this.hidden);
   }
 
-  /** uPlot listens to the window and would keep what is on the page no longer. */
+  /** uPlot listens to the window, so a chart that is not destroyed would stay in memory. */
   protected override clear(): void {
     this.chart?.destroy();
     this.chart = null;
   }
 
-  /** A press on a name hides what it stands for, or shows it again. */
+  /** A press on a name in the legend hides its series or shows the series again. */
   protected override entry(name: string, swatch: HTMLElement, number: number): HTMLElement {
     const series = this.content?.values.series[number];
     const isShown = series === undefined || !this.hidden.has(series.name);
@@ -219,7 +215,7 @@ export class Chart extends Figure<Values, Drawn> {
       return {
         stroke: colours[number],
         width: 2,
-        // Of lines that lie on each other, each shows in the gaps of those drawn after it.
+        // Where lines coincide, each line shows in the gaps of the lines drawn after it.
         ...(below === 0 ? {} : { dash: [10, 10 * below] }),
         paths: uPlot.paths.stepped?.({ align: 1, alignGaps: 1 }),
         points: { show: false },
@@ -230,7 +226,7 @@ export class Chart extends Figure<Values, Drawn> {
     const box = (number: number): uPlot.Series =>
       ({ fill: colours[number], width: 0, paths: boxes(content, number), points: { show: false } });
     const drawn = shown.map((number) => ({ label: series[number].name, ...(kind === "lines" ? line : kind === "dots" ? dot : box)(number) }));
-    // Dots are in the middle of their part; a line's last value reaches to the end of its part.
+    // Dots stand in the middle of their part; a line's last value reaches to the end of its part.
     const places = kind === "dots" ? edges.slice(0, -1).map((edge, part) => (edge + edges[part + 1]) / 2) : edges.slice();
     const reaching = ({ values }: Series) => {
       const found = [...values];
@@ -244,7 +240,7 @@ export class Chart extends Figure<Values, Drawn> {
       height: this.options.height,
       padding: [area.y, RIGHT, 0, 0],
       legend: { show: false },
-      // The pointer and the keys are the figure's; the cross follows the pointer by itself.
+      // `Figure` handles the pointer and the keys; uPlot's cross follows the pointer.
       cursor: {
         drag: { x: false, y: false },
         points: { show: false },

@@ -1,7 +1,7 @@
-// Colours that colour-blind people can tell apart: after Okabe and Ito for a few things without order,
-// a ramp that grows in contrast (after cividis) for many things in order. Each has a contrast of 3 to 1
-// or more with the paper: so dark paper has a palette of its own. Colours are asked for when something
-// is painted, as paper may change between a picture's loading and its printing.
+// Colours that colour-blind people can tell apart: Okabe and Ito's for few things without order, a ramp of growing
+// contrast (after cividis) for many ordered things. All have a contrast of at least 3:1 with the background, so each
+// theme has its own palette. Code asks for colours when it paints: the theme may change after a picture has loaded,
+// for example for printing.
 
 interface Palette { few: string[]; unknown: string; ramp: string[] }
 
@@ -20,15 +20,15 @@ export const PALETTES: Record<"light" | "dark", Palette> = {
 
 let palette = PALETTES.light;
 
-/** Paints on light or dark paper from now on. */
+/** Selects the palette for all later painting. */
 export function paintOn(paper: "light" | "dark"): void {
   palette = PALETTES[paper];
 }
 
-/** A colour of the page, such as `--paper`. */
+/** Value of a CSS colour variable, such as `--paper`. */
 export const ink = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#000";
 
-/** Position 0 to 1 on the ramp. */
+/** Colour of the ramp at a position from 0 to 1. */
 export function ramp(position: number): string {
   const steps = palette.ramp;
   const at = Math.min(Math.max(position, 0), 1) * (steps.length - 1);
@@ -42,13 +42,13 @@ export function rgb(colour: string): number[] {
   return [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 }
 
-/** Black or white, whichever is easier to read on a colour. */
+/** Black or white text, whichever is easier to read on a colour. */
 export function over(colour: string): string {
   const [r, g, b] = rgb(colour).map((part) => (part / 255 <= 0.03928 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000000" : "#ffffff";
 }
 
-/** The colour of thing `number` of so many. */
+/** Colour of thing `number` of `all` things. */
 export const among = (number: number, all: number) =>
   all <= palette.few.length ? palette.few[number % palette.few.length] : ramp(all > 1 ? number / (all - 1) : 0);
 
@@ -65,20 +65,20 @@ export const BY: [By, string][] = [
   ["locality", "local or remote"],
 ];
 
-/** A colouring as an address names it. */
+/** The colouring with a name from the address. */
 export const byName = (name: string | undefined, otherwise: By): By => BY.find(([by]) => by === name)?.[0] ?? otherwise;
 
 const LEVELS = ["not known", "L1", "L2", "L3", "line fill buffer", "local memory", "remote memory", "remote cache"];
 
 const power = (exponent: number) => (exponent < 10 ? `${2 ** exponent} ns` : exponent < 20 ? `${2 ** (exponent - 10)} µs` : `${2 ** (exponent - 20)} ms`);
 
-/** Names and colours of a colouring, by number. */
+/** Names and colours of a colouring, indexed by the numbers that the server uses. */
 export function scheme(by: By, nodes: number[], threads: string[], functions: string[]): { names: string[]; colours: string[] } {
   switch (by) {
     case "thread":
       return { names: threads, colours: threads.map((_, number) => among(number, threads.length)) };
     case "function": {
-      // The costliest have hues of their own, the next ones grow in lightness.
+      // The costliest functions have hues of their own, the next ones shades of the ramp.
       const own = palette.few.length - 1;
       const last = functions.length - 1;
       return {
@@ -109,7 +109,7 @@ export function scheme(by: By, nodes: number[], threads: string[], functions: st
   }
 }
 
-/** Computing, local, remote, moving, waiting: a simulation's bars, and their colours' numbers. */
+/** Parts of a simulation's bars: field, name, number of the colour. */
 export const PARTS: [string, string, number][] = [
   ["compute_ns", "computing", 0],
   ["local_stall_ns", "local memory", 4],
@@ -118,9 +118,9 @@ export const PARTS: [string, string, number][] = [
   ["wait_ns", "waiting", 7],
 ];
 
-/** What stands out from all others, and the others. */
+/** Colours of a chosen thing and of all others. */
 export const chosenColour = () => palette.few[5];
 export const othersColour = () => palette.unknown;
 
-/** Colour of a number in the palette of a few. */
+/** Colour `number` of the palette for few things. */
 export const few = (number: number) => palette.few[number];

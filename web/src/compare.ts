@@ -1,4 +1,4 @@
-// Two recordings: what differs first.
+// Comparison of two recordings, largest differences first.
 
 import { api, type ObjectRow, type Report, type Shown } from "./api.ts";
 import { Chart, named, type Values } from "./chart.ts";
@@ -12,7 +12,7 @@ import { table } from "./table.ts";
 interface Side { row: ObjectRow; shown: Shown; number: number }
 interface Pair { name: string; sides: [Side | null, Side | null] }
 
-/** Objects of one name and kind belong together, the costliest of several first. */
+/** Pairs objects of equal name and kind; among several of one name, the costliest are paired first. */
 function pairs(left: Report, right: Report): Pair[] {
   const found: Pair[] = [];
   [left, right].forEach((report, at) => {

@@ -1,4 +1,4 @@
-// What every view is given.
+// The data that every view gets.
 
 import type { Brief, ObjectRow, Open, Progress, Recording, Report, Shown, Thread } from "./api.ts";
 import { among } from "./colours.ts";
@@ -8,35 +8,35 @@ import type { Selection } from "./strip.ts";
 
 export interface Context {
   open: Open;
-  /** Number of the recording, and all about it. */
+  /** Number of the recording among the open ones. */
   number: number;
   recording: Recording;
   report: Report;
   progress: Progress;
   state: State;
-  /** The time that was selected; null: all. */
+  /** The selected time; null: the whole recording. */
   selection: Selection;
-  /** The same as a range. */
+  /** The selected time as a range in ns; the whole recording if nothing is selected. */
   range: [number, number];
 }
 
 export const threadName = (thread: Thread) =>
   thread.team === "main" || thread.team === "" ? `${thread.name || "thread"} ${thread.tid}` : `${thread.team} ${thread.team_index}`;
 
-/** Threads, of those that a program creates anew for every step the first. */
+/** Threads without later ones that replace them: of threads created anew for every step, the first. */
 export const members = (recording: Recording): Thread[] => recording.threads.filter((thread, number) => thread.counts_as === number);
 
-/** How many there are, in words. */
+/** Number of threads in words. */
 export const createdThreads = (recording: Recording): string => {
   const [all, apart] = [recording.threads.length, members(recording).length];
   return `${counted(apart, "thread")}${apart < all ? ` (${exact(all)} with those that replaced them)` : ""}`;
 };
 
-/** Names of the colours of threads: beyond the 63 busiest, one for all. */
+/** Names for the colours of threads; all threads beyond the 63 busiest share a colour. */
 export function threadColours(recording: Recording): string[] {
   const names: string[] = Array.from({ length: recording.colours }, () => "");
   recording.threads.forEach((thread, number) => {
-    // What is created anew for every step is the first of its kind.
+    // A thread that replaces an earlier one has the earlier one's colour and name.
     if (thread.counts_as === number) names[thread.slot] = names[thread.slot] === "" ? threadName(thread) : "other threads";
   });
   return names;
@@ -45,13 +45,13 @@ export function threadColours(recording: Recording): string[] {
 export const threadColour = (recording: Recording, thread: number) =>
   among(recording.threads[thread]?.slot ?? 0, recording.colours);
 
-/** An object, and its number in all of the recording; null where it is not found there. */
+/** An object and its number in the whole recording; null if the whole recording does not have the object. */
 export interface ObjectAt { row: ObjectRow; shown: Shown; number: number | null }
 
 export const objects = (context: Context): ObjectAt[] =>
   context.report.report.objects.map((row, at) => ({ row, shown: context.report.shown[at], number: context.report.shown[at].number }));
 
-/** An object that costs little: of a million, each is a number into columns until somebody looks at it. */
+/** A cheap object, kept in columns and turned into a row only when it is shown: there may be a million. */
 export class BriefObject implements ObjectAt {
   constructor(private columns: Brief, private at: number, private cost: number) {}
 
@@ -59,7 +59,7 @@ export class BriefObject implements ObjectAt {
     return this.columns.number[this.at];
   }
 
-  /** What a search looks through, without a row for each of a million. */
+  /** The text that a search matches, made without a row. */
   get searched(): string {
     const { columns, at } = this;
     return `${columns.name[at]}\n${columns.kind[at]}\n${columns.function[at]}`;
@@ -85,7 +85,7 @@ export class BriefObject implements ObjectAt {
   }
 }
 
-/** The node of each CPU, by position in the machine's nodes. */
+/** Position of each CPU's node in the machine's list of nodes. */
 export function cpuNodes(recording: Recording): Map<number, number> {
   const nodes = new Map<number, number>();
   recording.machine.nodes.forEach((node, position) => node.cpus.forEach((cpu) => nodes.set(cpu, position)));

@@ -1,4 +1,4 @@
-// What happened in simulations, or under a daemon, over time: a line for each policy.
+// Figures of simulations or of a daemon over time: a line for each policy.
 
 import type { Result, Timeline } from "./api.ts";
 import { Chart, type Values } from "./chart.ts";
@@ -7,7 +7,7 @@ import { h } from "./dom.ts";
 import { count } from "./format.ts";
 import { note } from "./state.ts";
 
-// Places in a part: local misses, remote ones, pages moved, copies made, collapses, then controllers.
+// Columns of a part: local misses, remote misses, pages moved, copies made, collapses; then each controller's load.
 const LOADS = 5;
 
 interface Figure { name: string; words: string; share: boolean; of(parts: number[][]): (number | null)[] }
@@ -31,7 +31,7 @@ const FIGURES: Figure[] = [
   },
 ];
 
-/** Absent where no result has a timeline. */
+/** The chart, or null where no result has a timeline. */
 export function courseChart(results: Result[], chosen: string, clock = "simulated time", remark = "All of the simulated time, marked phases or not."): Chart | null {
   const timed = results
     .map((result, number) => ({ result, number, timeline: result.timeline }))
@@ -47,7 +47,7 @@ export function courseChart(results: Result[], chosen: string, clock = "simulate
       void chart.refresh();
     },
   }, FIGURES.map(({ name, words }) => h("option", { value: name, selected: name === figure.name }, words)));
-  // Each policy has parts of its own length: all of them begin a part here.
+  // Policies have parts of different lengths: the chart's parts begin wherever any policy's part begins.
   const edges = [...new Set(timed.flatMap(({ timeline: { part_ns, parts } }) => Array.from({ length: parts.length + 1 }, (_, part) => part * part_ns)))].sort((a, b) => a - b);
   const middles = edges.slice(1).map((edge, part) => (edge + edges[part]) / 2);
   const chart = new Chart({

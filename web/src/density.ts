@@ -1,5 +1,5 @@
-// Accesses over time and a range of the address space: each bin in the colour of what most of its
-// accesses are, stronger the more there are.
+// Accesses over time and a range of the address space. Each bin has the colour of most of its accesses, and is
+// stronger the more accesses it has.
 
 import { api, standalone, type Frame, type Picture } from "./api.ts";
 import { type Area, type Axes, toPixels } from "./axis.ts";
@@ -11,38 +11,38 @@ import type { Picture as Painting } from "./plot.ts";
 import { go } from "./state.ts";
 
 export interface Wanted {
-  /** Place of offset 0. */
+  /** Place in the address space of offset 0. */
   origin: number;
   from: number;
   to: number;
   from_ns: number;
   to_ns: number;
   by: By;
-  /** Accesses expected: few are drawn as larger dots. */
+  /** Expected number of accesses: the fewer, the larger the dots. */
   accesses: number;
-  /** What offsets count from. */
+  /** Label of the vertical axis, which names the origin of the offsets. */
   label: string;
-  /** The most accesses of a dot, where pictures are drawn on one scale. */
+  /** Most accesses of a dot, shared by pictures that have a common scale. */
   scale?: { most: number };
   overlay?(g: CanvasRenderingContext2D, area: Area, axes: Axes): void;
   describe?(offset: number): string[];
   open?(offset: number, ns: number): void;
 }
 
-/** A picture, and the accesses of each colour in it. */
+/** A picture, and the number of accesses of each colour. */
 export interface Density extends Painting {
   totals: number[];
-  /** The note, where the strongest dot of several pictures has so many accesses. */
+  /** The note below the picture if the strongest dot of several joined pictures has `most` accesses. */
   noted(most: number): string;
 }
 
-/** Which colours there are to choose from in a recording. */
+/** Names and colours of a colouring for a recording. */
 export function schemeOf(context: Context, by: By): { names: string[]; colours: string[] } {
   const nodes = context.recording.machine.nodes.map((node) => node.id);
   return scheme(by, nodes, threadColours(context.recording), context.recording.functions);
 }
 
-/** Colour of the function that was chosen; none: no function was, or it shares one with others. */
+/** Colour of the chosen function; null if none is chosen, or if the function has no colour of its own. */
 function chosenFunction(context: Context): number | null {
   const at = context.recording.functions.indexOf(context.state.function ?? "");
   return at < 0 ? null : at;
@@ -68,7 +68,6 @@ export async function density(context: Context, wanted: Wanted, width: number, h
   const chosen = wanted.by === "function" ? chosenFunction(context) : null;
   const picture = await api.picture(number, wanted.by, frame, chosen);
   const { names } = schemeOf(context, wanted.by);
-  // One chosen function stands out from all others.
   const colours = () => schemeOf(context, wanted.by).colours.map((colour, slot) => (chosen === null ? colour : slot === chosen ? chosenColour() : othersColour()));
   const most = picture.accesses.reduce((a, b) => Math.max(a, b), 0);
   const scale = wanted.scale ?? { most: 0 };
@@ -90,7 +89,7 @@ export async function density(context: Context, wanted: Wanted, width: number, h
     };
     return { bin, position: at[1] * shown.columns + at[0] };
   };
-  /** The function with the most accesses at a point; empty where there is none. */
+  /** Function with the most accesses at a point; empty if there are none. */
   const functionAt = async (x: number, y: number): Promise<string> => {
     const { bin, position } = binAt(x, y);
     if (!(picture.accesses[position] > 0)) return "";
@@ -164,7 +163,7 @@ export async function density(context: Context, wanted: Wanted, width: number, h
   return content;
 }
 
-/** The picture as an image, in the page's colours of the moment. */
+/** The picture as an image, painted again when the theme has changed. */
 function painted(picture: Picture, colours: () => string[], scale: { most: number }): () => HTMLCanvasElement {
   const { columns, rows } = picture.frame;
   let made: { paper: string; canvas: HTMLCanvasElement } | null = null;

@@ -1,5 +1,5 @@
-// Elements without a framework. Text goes in as text, never as HTML: names in a recording are
-// whatever a program chose.
+// Elements without a framework. Text is always inserted as text, never as HTML: a program can put anything into the
+// names of its recording.
 
 export type Child = Node | string | number | null | undefined | false | Child[];
 type Properties = Record<string, unknown>;
@@ -20,7 +20,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** Words in backquotes as code. */
+/** Turns words in backquotes into `code` elements. */
 export const coded = (text: string): Child[] => text.split("`").map((part, at) => (at % 2 === 1 ? h("code", {}, part) : part));
 
 function add(element: Element, children: Child[]): void {
@@ -31,7 +31,7 @@ function add(element: Element, children: Child[]): void {
   }
 }
 
-/** Gives the reader's browser a file. */
+/** Lets the browser save a file. */
 export function download(name: string, content: Blob): void {
   const address = URL.createObjectURL(content);
   const link = h("a", { href: address, download: name });
@@ -41,7 +41,7 @@ export function download(name: string, content: Blob): void {
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
-/** Rows as CSV (RFC 4180); what a spreadsheet would take for a formula is kept text. */
+/** Rows as CSV (RFC 4180). A quote before text that a spreadsheet would read as a formula keeps it text. */
 export function csv(rows: (string | number | null | undefined)[][]): string {
   const cell = (value: string | number | null | undefined) => {
     if (value === null || value === undefined) return "";
@@ -56,7 +56,7 @@ export function downloadCsv(name: string, rows: (string | number | null | undefi
   download(`${fileName(name)}.csv`, new Blob([csv(rows)], { type: "text/csv" }));
 }
 
-/** A name that any file system takes. */
+/** A file name that every file system accepts. */
 export function fileName(name: string): string {
   return name.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[-.]+|-+$/g, "").slice(0, 80) || "nearpage";
 }

@@ -1,57 +1,57 @@
-// What all pictures have: a title, controls, a legend, the value under the pointer, keys, gestures, zoom, selection of a range, and
-// export. `plot.ts` paints dense pictures itself, `chart.ts` has bars, lines and areas drawn by uPlot.
+// Base of all pictures: title, controls, legend, read-out, keys, gestures, zoom, selection of a range, export.
+// `plot.ts` paints dense pictures itself; `chart.ts` has uPlot draw bars, lines and areas.
 
 import { type Area, type Axes, type Axis, fromPixels, RIGHT, span } from "./axis.ts";
 import { ink } from "./colours.ts";
 import { type Child, download, downloadCsv, fileName, h } from "./dom.ts";
 import { continues } from "./state.ts";
 
-/** What a picture is of. */
+/** Content of a picture. */
 export interface Content extends Axes {
-  /** What is at a point of the axes. */
+  /** Read-out of a point of the axes. */
   at(x: number, y: number): string[] | Promise<string[]>;
   csv(): (string | number | null)[][] | Promise<(string | number | null)[][]>;
-  /** Names and colours, of the paper of the moment. */
+  /** Names and colours, in the current theme. */
   legend(): [string, string][];
   note?: string | undefined;
-  /** Why there is nothing to see: a sentence in place of axes. */
+  /** A sentence that replaces the axes when there is nothing to show. */
   empty?: string | undefined;
-  /** The range of the horizontal axis that is chosen. */
+  /** The selected range of the horizontal axis. */
   selected?: [number, number] | null | undefined;
-  /** Size of one bin, for the keyboard. */
+  /** Size of one bin: how far a key moves the cursor. */
   step?: [number, number] | undefined;
-  /** Goes to what is at a point. */
+  /** Opens the thing at a point. */
   open?(x: number, y: number): void;
 }
 
 export interface Options<Loaded> {
   title: string;
   height: number;
-  /** Room for the vertical axis. */
+  /** Width of the vertical axis, in pixels. */
   left?: number;
   load(width: number, height: number): Promise<Loaded> | Loaded;
-  /** New ranges, or null for all; absent: no zoom. */
+  /** Zooms to new ranges, null for the whole axis; absent: the picture has no zoom. */
   zoom?(x: [number, number] | null, y: [number, number] | null): void;
-  /** Chooses a range of the horizontal axis, or with null none, and the axes stay. */
+  /** Selects a range of the horizontal axis, null for none; the axes stay as they are. */
   select?(x: [number, number] | null): void;
-  /** Room for the horizontal axis. */
+  /** Height of the horizontal axis, in pixels. */
   bottom?: number;
-  /** Class of the element; `plot` unless given. */
+  /** Class of the element, `plot` by default. */
   className?: string;
   controls?: Child;
 }
 
-/** By their elements, which alone keep them. */
+/** All figures by element. Weak: a figure goes with its element. */
 const figures = new WeakMap<Element, Figure>();
 
-/** Draws all of them again, after the colours of the page have changed. */
+/** Draws all figures again after the colours of the page have changed. */
 export function redrawAll(): void {
   for (const element of document.querySelectorAll("figure")) figures.get(element)?.draw();
 }
 
 export abstract class Figure<Loaded = unknown, Shown extends Content = Content> {
   readonly element: HTMLElement;
-  /** What is drawn on: it has the keys and the pointer. */
+  /** The element that is drawn on, which gets the key and pointer events. */
   protected readonly surface = h("div", { className: "surface", tabIndex: 0, role: "img" });
   protected readonly legend = h("div", { className: "legend" });
   protected content: Shown | null = null;
@@ -61,10 +61,10 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
   private readout = h("output", { className: "readout" }, "Point at the picture, or use the arrow keys.");
   private note = h("p", { className: "note" });
   private blank = h("p", { className: "blank" });
-  /** Where fingers are, by pointer; and how far two were apart when the second came. */
+  /** Positions of fingers by pointer, and the distance of two fingers when the second touched. */
   private fingers = new Map<number, [number, number]>();
   private apart = 0;
-  /** Where a finger tapped before: another tap there opens what the first asked about. */
+  /** Position of the last tap: a second tap there opens the thing that the first tap described. */
   private tapped: [number, number] = [-1, -1];
   private asked = 0;
   private waiting = 0;
@@ -109,23 +109,22 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
     figures.set(this.element, this);
   }
 
-  /** Makes of what was loaded what is shown. */
+  /** Turns loaded data into content. */
   protected abstract describe(loaded: Loaded): Shown;
   /** Puts a new picture on the surface. */
   protected abstract paint(content: Shown): void;
-  /** Shows where the cursor is, and what is being framed. */
+  /** Shows the cursor and the frame of a drag. */
   protected abstract mark(content: Shown): void;
-  /** Paints for a file, which has pixels of its own. */
+  /** Paints for an exported file, whose resolution differs from the screen's. */
   protected abstract paintOn(g: CanvasRenderingContext2D, content: Shown): void;
-  /** Takes down what `paint` put up, as nothing or another view is shown. */
+  /** Removes what `paint` put up, when there is nothing to show or another view replaces this one. */
   protected clear(): void {}
 
-  /** What the legend has of a name, and its number. */
+  /** The legend's entry for a name; subclasses also use its number. */
   protected entry(name: string, swatch: HTMLElement, _: number): HTMLElement {
     return h("span", {}, swatch, name);
   }
 
-  /** Loads and draws again. */
   async refresh(): Promise<void> {
     if (this.width === 0) return;
     const asked = ++this.asked;
@@ -171,12 +170,12 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
     this.mark(content);
   }
 
-  /** Has the keys? */
+  /** Does the picture have the keyboard focus? */
   protected get isHeld(): boolean {
     return document.activeElement === this.surface;
   }
 
-  /** What is being framed by a drag; of a selection all of the height. */
+  /** The area that a drag frames; a selection frames the full height. */
   protected framed(): Area | null {
     const { drag } = this;
     if (drag === null || drag.pan || !(this.options.zoom || this.options.select)) return null;
@@ -185,7 +184,6 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
     return { x: Math.min(drag.x, drag.to[0]), y, width: Math.abs(drag.to[0] - drag.x), height };
   }
 
-  /** Shows cursor and frame again. */
   private remark(): void {
     if (this.content !== null && this.content.empty === undefined && this.width > 0) this.mark(this.content);
   }
@@ -203,7 +201,7 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
       surface.setPointerCapture(event.pointerId);
       if (event.pointerType === "touch") {
         this.fingers.set(event.pointerId, [x, y]);
-        // A finger points nowhere before it touches.
+        // There is no pointer position before a finger touches.
         this.look(fromPixels(this.content, this.area(), [x, y]));
         if (this.fingers.size > 1) {
           this.drag = null;
@@ -223,7 +221,7 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
         this.remark();
       } else this.look(fromPixels(this.content, this.area(), at));
     };
-    // The browser took the finger, to scroll.
+    // The browser took over the finger's movement, to scroll.
     surface.onpointercancel = (event) => {
       this.fingers.delete(event.pointerId);
       this.drag = null;
@@ -241,7 +239,7 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
     surface.onfocus = surface.onblur = () => this.remark();
   }
 
-  /** A button or a finger is lifted: what was framed is shown or chosen, what was pressed is opened. */
+  /** A button or finger is lifted: zooms to or selects a framed range, or opens a pressed point. */
   private lift(event: PointerEvent, at: [number, number]): void {
     const { drag, content } = this;
     const fingers = this.fingers.size;
@@ -267,14 +265,14 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
       if (!isAsking) content.open?.(...to);
     } else if (drag.pan) this.pan((from[0] - to[0]) / span(content.x), (from[1] - to[1]) / span(content.y));
     else {
-      // A drag along one axis keeps the other.
+      // A drag along one axis keeps the other axis.
       const range = (a: number, b: number, axis: Axis, pixels: number): [number, number] =>
         pixels < 8 ? [axis.from, axis.to] : [Math.min(a, b), Math.max(a, b)];
       this.options.zoom(range(from[0], to[0], content.x, moved[0]), range(from[1], to[1], content.y, moved[1]));
     }
   }
 
-  /** How far two fingers are apart, and the middle between them. */
+  /** Distance of two fingers, and the middle between them. */
   private pinch(): { apart: number; middle: [number, number] } {
     const [one, other] = [...this.fingers.values()];
     if (one === undefined || other === undefined) return { apart: 0, middle: [0, 0] };
@@ -305,7 +303,7 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
     event.preventDefault();
   }
 
-  /** Sets one end of the selection, and leaves the other where it makes one. */
+  /** Sets one end of the selection. The other end stays, unless the range would be empty. */
   private bound(begins: boolean, at: number): void {
     const { content, options } = this;
     if (content === null) return;
@@ -330,7 +328,7 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
     this.options.zoom?.(moved(content.x, x), moved(content.y, y));
   }
 
-  /** Shows what is at a point. */
+  /** Shows the read-out of a point. */
   private look(at: [number, number]): void {
     const { content } = this;
     if (content === null) return;

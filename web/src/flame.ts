@@ -1,7 +1,7 @@
 // Costs as a flame graph: each object, the call site that allocated it, the functions that access it, and their lines.
 //
-// It is a `Plot`, not a library's: neither d3-flame-graph 5.0.0 nor flame-chart-js 3.3.0 lets keys reach a frame or gives it an accessible
-// name, and neither saves a picture or draws an object without a call site over two rows.
+// It is a `Plot` because the libraries fall short: with d3-flame-graph 5.0.0 and flame-chart-js 3.3.0 no key reaches a
+// frame, frames have no accessible name, pictures can't be saved, and no frame spans two rows.
 
 import { api, type Branch, type Flame } from "./api.ts";
 import { fitted, toPixels } from "./axis.ts";
@@ -22,22 +22,22 @@ export const MEASURES: [Measure, string, (value: number) => string][] = [
   ["stores", "stores", count],
 ];
 
-/** Rows of the picture, by what stands in them. */
+/** Rows of the picture. */
 const ROWS = ["all", "object", "allocated by", "accessed in", "line"];
 const ROW_OF: Record<Branch["level"], number> = { all: 0, object: 1, "call-site": 2, function: 3, line: 4, others: 0 };
 const ROW_HEIGHT = 34;
 
-/** A branch where it is drawn. */
+/** A branch and its place in the picture. */
 interface Box { branch: Branch; path: Branch[]; from: number; to: number; top: number; bottom: number; hue: number }
 
-/** All boxes, widest first on each row; `whole` is the sum of what is measured. */
+/** All boxes, widest first on each row. */
 function boxes(all: Branch, measure: Measure): Box[] {
   const found: Box[] = [];
   const place = (branch: Branch, path: Branch[], from: number, top: number, hue: number) => {
     const value = branch[measure];
     if (value <= 0) return;
     const below = [...branch.branches].sort((a, b) => b[measure] - a[measure]);
-    // Where nothing was allocated by a call, an object reaches down to who accesses it.
+    // An object without a call site spans the row of call sites, too.
     const bottom = branch.level === "object" && !below.some(({ level }) => level === "call-site") ? 3 : top + 1;
     found.push({ branch, path, from, to: from + value, top, bottom, hue });
     let at = from;
@@ -52,7 +52,7 @@ function boxes(all: Branch, measure: Measure): Box[] {
 
 const at = (found: Box[], x: number, y: number) => found.find((box) => x >= box.from && x < box.to && y >= box.top && y < box.bottom);
 
-/** Where a press on a branch leads. */
+/** Changes to the address that a press on a branch makes. */
 function target(branch: Branch): Record<string, string> | null {
   const place = { instance: "", from: "", to: "", t0: "", t1: "", x0: "", x1: "", search: "" };
   if (branch.level === "line") return { ...place, view: "source", function: branch.function ?? "", module: String(branch.module ?? "") };
@@ -118,7 +118,7 @@ export function flameView(context: Context): HTMLElement {
 
 const isMatch = (branch: Branch, search: string) => branch.name.toLowerCase().includes(search.toLowerCase());
 
-/** Boxes whose own name has the text, and none that is above them. */
+/** Boxes whose own name contains the text, without boxes below another match. */
 const matching = (found: Box[], search: string) =>
   search === "" ? [] : found.filter(({ branch, path }) => isMatch(branch, search) && !path.slice(0, -1).some((above) => isMatch(above, search)));
 
@@ -182,7 +182,7 @@ function picture(context: Context, flame: Flame, measure: Measure, search: strin
   return content;
 }
 
-/** The same as a table, for who reads it rather than looks at it. */
+/** The flame graph's leaves as a table. */
 function costliest(found: Box[], flame: Flame, measure: Measure, search: string): HTMLElement {
   const leaves = found.filter(({ branch, path }) => branch.branches.length === 0 && branch.level !== "all" && (search === "" || path.some((one) => isMatch(one, search))));
   const of = (box: Box, level: Branch["level"]) => box.path.find((one) => one.level === level);

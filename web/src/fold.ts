@@ -1,27 +1,26 @@
-// The address space with ranges folded away in which nothing was accessed: an axis of pieces with
-// breaks between them, and a picture that is joined of one for each piece.
+// Folds ranges without accesses out of the address space: an axis of pieces with breaks between them, and a picture
+// that is joined from one picture per piece.
 
 import { type Area, fitted, toPixels } from "./axis.ts";
 import { ink } from "./colours.ts";
 import { bytes } from "./format.ts";
 import type { Picture } from "./plot.ts";
 
-/** A range of places that stays, and where it begins on the axis. */
+/** A range of places that is shown, and the position on the axis where it begins. */
 export interface Piece { from: number; to: number; at: number }
 
-/** Breaks of an axis, at most. */
+/** Most breaks of an axis. */
 const BREAKS_MAX = 8;
-/** Untouched ranges below this share of the space stay. */
+/** Smallest untouched range that is folded, as a share of the space. */
 const LEAST = 0.01;
-/** Length of a break, as a share of what stays. */
+/** Length of a break, as a share of the length of all pieces. */
 const BREAK = 0.014;
 
 export class Folding {
   readonly pieces: Piece[];
-  /** Length of the axis. */
   readonly length: number;
 
-  /** `touched`: accesses in equal parts of the space, which is so many bytes long. */
+  /** `touched`: accesses in equal parts of the space; `space`: its length in bytes. */
   constructor(touched: number[], readonly space: number, isFolded: boolean) {
     const bin = space / Math.max(touched.length, 1);
     const gaps: [number, number][] = [];
@@ -47,25 +46,25 @@ export class Folding {
     const last = this.pieces[this.pieces.length - 1];
     this.length = last.at + last.to - last.from;
   }
-
+/** Number of bytes that are folded away. */
   /** Bytes that are folded away. */
   get away(): number {
     return this.space - this.pieces.reduce((sum, { from, to }) => sum + to - from, 0);
   }
 
-  /** The place at a position of the axis; in a break, where the next piece begins. */
+  /** The place at a position of the axis; within a break, the end of the piece before. */
   place(position: number): number {
     const piece = this.pieces.findLast(({ at }) => at <= position) ?? this.pieces[0];
     return Math.min(Math.max(piece.from + position - piece.at, piece.from), piece.to);
   }
 
-  /** Where a place is on the axis; what is folded away is where its break begins. */
+  /** The position of a place on the axis; a place that is folded away is where its break begins. */
   position(place: number): number {
     const piece = this.pieces.findLast(({ from }) => from <= place) ?? this.pieces[0];
     return piece.at + Math.min(Math.max(place - piece.from, 0), piece.to - piece.from);
   }
 
-  /** Parts of pieces that a range of the axis shows. */
+  /** The parts of pieces within a range of the axis. */
   shown(from: number, to: number): Piece[] {
     const cut = this.pieces.map((piece): Piece => {
       const [low, high] = [Math.max(from, piece.at), Math.min(to, piece.at + piece.to - piece.from)];
@@ -87,7 +86,7 @@ export function broken(g: CanvasRenderingContext2D, { x, y, width, height }: Are
   g.setLineDash([]);
 }
 
-/** One picture of one for each shown piece of its vertical axis. */
+/** Joins pictures of the pieces of a vertical axis. */
 export function joined(parts: { piece: Piece; content: Picture }[], range: [number, number], ticks: (piece: Piece) => string): Picture {
   const [first] = parts;
   const of = (position: number) => {

@@ -1,4 +1,4 @@
-// Numbers for people, with units: as the terminal prints them (`crates/amount`, whose `cases.json` both are held to).
+// Numbers with units for people, formatted as the terminal does: `cases.json` of `crates/amount` tests both.
 
 const three = (value: number) => {
   const size = Math.abs(value);
@@ -29,10 +29,10 @@ export function count(value: number): string {
   return `${three(value / unit)}${name}`;
 }
 
-/** A number of things: `1 access`, `2 accesses`. */
+/** A number and its noun: `1 access`, `2 accesses`. */
 export const counted = (number: number, thing: string) => `${count(number)} ${thing}${count(number) === "1" ? "" : thing.endsWith("s") ? "es" : "s"}`;
 
-/** Every digit. */
+/** A number with all its digits. */
 export const exact = (value: number) => value.toLocaleString("en", { maximumFractionDigits: 3 });
 
 export function percent(share: number): string {
@@ -41,7 +41,7 @@ export function percent(share: number): string {
   return value < 0.1 ? "<0.1 %" : `${value.toFixed(value < 9.95 ? 1 : 0)} %`;
 }
 
-/** A time as precise as the distance between two of them asks for. */
+/** A time, precise enough to tell times apart that are `step` ns from each other. */
 export function timeAt(ns: number, step: number): string {
   const [unit, name] = step >= 1e8 ? [1e9, "s"] : step >= 1e5 ? [1e6, "ms"] : step >= 100 ? [1e3, "µs"] : [1, "ns"];
   const digits = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));

@@ -1,4 +1,4 @@
-// All keys and what the mouse does: one line until it was used, and an overlay on "?".
+// Help on keys and mouse: a line until the reader has used it, and an overlay on "?".
 
 import { h } from "./dom.ts";
 import { go, read } from "./state.ts";
@@ -38,7 +38,7 @@ const KEYS: [string, [string, string][]][] = [
 
 const SEEN = "nearpage-help-seen";
 
-/** Files and private windows may have nowhere to remember things. */
+/** Was the line used before? Files and private windows may have no storage. */
 function remembered(): boolean {
   try {
     return localStorage.getItem(SEEN) !== null;
@@ -51,7 +51,7 @@ function remember(): void {
   try {
     localStorage.setItem(SEEN, "1");
   } catch {
-    // The line comes again next time.
+    // Without storage, the line appears again next time.
   }
 }
 
@@ -71,7 +71,7 @@ export function toggle(): void {
   hint.remove();
 }
 
-/** Goes to the search, in the view that has one. */
+/** Focuses the search box, in the view that has one. */
 function search(): void {
   const box = document.querySelector<HTMLInputElement>("#search");
   if (box !== null) {
@@ -86,7 +86,7 @@ function search(): void {
 
 let waiting = false;
 
-/** After a view was drawn: the search has the keys, if it was asked for. */
+/** Focuses the search box after its view was drawn, if a key had asked for the search. */
 export function searchIfAsked(): void {
   if (!waiting || read().view !== "objects") return;
   waiting = false;

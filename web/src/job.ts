@@ -1,4 +1,4 @@
-// A job: which of its ranks behave alike, who does not, and what they were bound to. A rank leads to its own recording.
+// A job: groups of ranks that behave alike, ranks that differ, bindings. Each rank links to its own recording.
 
 import { api, type Job, type JobGroup, type JobHost, type JobNode, type JobRank, type JobReport, standalone, type Use } from "./api.ts";
 import { Chart, named, type Values } from "./chart.ts";
@@ -21,10 +21,10 @@ export async function openRank(position: number): Promise<void> {
   history.replaceState(null, "", link({ view: "summary", recording: String(recording) }, false));
 }
 
-/** Share of the time that was recorded which was lost; of several threads it may be above 1. */
+/** Time lost to accesses over the recorded time; above 1 where several threads lose time. */
 const lost = (rank: JobRank) => (rank.elapsed_ns > 0 ? rank.cost_ns / rank.elapsed_ns : 0);
 const remote = (used: Use) => (used.remote_share === null ? "?" : percent(used.remote_share));
-/** `3, 5-8 and 12`, as the report has it; of many the first. */
+/** Ranks as in the report, such as `3, 5-8, 12`: at most 12 ranges. */
 function ranges(ranks: number[]): string {
   const parts: string[] = [];
   for (let at = 0; at < ranks.length;) {
@@ -86,7 +86,7 @@ function groupPart(group: JobGroup, number: number, report: JobReport, hasNodes:
 
 const memory = (row: { memory_bytes: number | null }) => (row.memory_bytes === null ? "?" : bytes(row.memory_bytes));
 
-/** Columns that ranks, hosts and nodes have. */
+/** Columns common to ranks, hosts and nodes. */
 const uses = <Row extends Use & { memory_bytes: number | null }>(hasNodes: boolean): Column<Row>[] => [
   { title: "samples", value: (row) => row.samples, cell: (row) => count(row.samples), number: true },
   { title: "memory", value: (row) => row.memory_bytes ?? -1, cell: memory, number: true },
@@ -127,7 +127,7 @@ function ranks(report: JobReport, opened: [number, number][], hasNodes: boolean)
   const address = (position: number) => {
     const recording = numbers.get(position);
     if (recording !== undefined) return link({ view: "summary", recording: String(recording) }, false);
-    // A file has the recordings that were open when it was written.
+    // A file has only the recordings that were open when it was saved.
     return standalone ? null : link({ view: "rank", position: String(position) }, false);
   };
   const rows = report.ranks.map((rank, position) => ({ ...rank, position }));
@@ -149,7 +149,7 @@ function ranks(report: JobReport, opened: [number, number][], hasNodes: boolean)
   return sortedTable("ranks", rows, columns);
 }
 
-/** A bar for each rank, by number: what it lost, in the colour of its group. */
+/** A bar for each rank: its lost time, in the colour of its group. */
 function chart(report: JobReport, hasNodes: boolean): Chart {
   const { ranks, groups } = report;
   const of = (group: number | null, name: string) => ({ name, values: ranks.map((rank) => (rank.group === group ? lost(rank) : null)) });

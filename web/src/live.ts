@@ -1,5 +1,4 @@
-// A daemon at work, or one that has been: its log, looked at again whenever it has grown (ARS §4.2, the
-// runtime window).
+// The log of a running or ended daemon, shown again whenever it has grown (ARS §4.2, the runtime window).
 
 import { api, type LiveLog, type LiveProcess, standalone } from "./api.ts";
 import { courseChart } from "./course.ts";
@@ -9,7 +8,7 @@ import { movementsView } from "./movements.ts";
 import { note, read } from "./state.ts";
 import { table } from "./table.ts";
 
-/** Between two looks at the log. */
+/** Interval between two requests for the log. */
 const LOOK_MS = 1000;
 
 export function liveView(number: number, name: string): HTMLElement {
@@ -33,14 +32,14 @@ export function liveView(number: number, name: string): HTMLElement {
       place.replaceChildren(h("p", { className: "problem", role: "alert" }, `${name}: ${error instanceof Error ? error.message : error}`));
       return;
     }
-    // Another view is shown, or nobody wants to see more.
+    // Stops when another view is shown or "follow" is off.
     if (!standalone && follow.checked && (section.isConnected || seen === null)) waiting = window.setTimeout(() => void (section.isConnected && look()), LOOK_MS);
   };
   void look();
   return section;
 }
 
-/** `latest`: what moved in the last interval stands on the map, wherever it was left. */
+/** `latest`: the map shows the movements of the last interval instead of the time in the address. */
 function show(log: LiveLog, latest: boolean): Element[] {
   const { result } = log;
   const state = read();
@@ -87,7 +86,6 @@ function processes(all: LiveProcess[]): HTMLElement {
   });
 }
 
-/** The latest decisions, each with its reason. */
 function decisions({ decisions, intervals }: LiveLog): Element[] {
   if (decisions === null) return [h("p", {}, "Nothing was decided yet.")];
   const ago = intervals - decisions.interval;

@@ -1,4 +1,4 @@
-// The machine: how much of the accesses goes from which node's CPUs to which node's memory, before and after.
+// The machine: shares of the accesses from each node's CPUs to each node's memory, before and after the plan.
 
 import { api, type Machine, type Node_, type Threads } from "./api.ts";
 import { fitted, toPixels } from "./axis.ts";
@@ -13,14 +13,14 @@ import { table } from "./table.ts";
 
 interface Row { node: Node_; position: number }
 
-/** Standard deviation over mean. */
+/** Imbalance of values: standard deviation over mean. */
 function imbalance(values: number[]): number {
   const mean = values.reduce((a, b) => a + b, 0) / Math.max(values.length, 1);
   const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / Math.max(values.length, 1);
   return mean > 0 ? Math.sqrt(variance) / mean : 0;
 }
 
-/** Devices next to a node, or, without one, those of which no node is known: `gpu0, nic1`. */
+/** Devices next to a node, such as `gpu0, nic1`; without `node`, the devices whose node is unknown. */
 function devices(machine: Machine, node?: number): string {
   return machine.devices.filter((device) => device.node === node).map(({ kind, number }) => `${kind}${number}`).join(", ");
 }
@@ -81,7 +81,7 @@ export function machineView(context: Context): HTMLElement {
   );
 }
 
-/** A figure of each node's memory over time. */
+/** A figure of each node's memory in a part of the time. */
 interface Figure { name: string; words: string; unit: "share" | "count" | "bytes/s"; of(served: Served, seconds: number): number | null; say(value: number): string }
 type Served = Threads["timeline"]["memory"][number][number];
 
@@ -90,11 +90,11 @@ const FIGURES: Figure[] = [
   { name: "accesses", words: "accesses a second", unit: "count", of: ({ local, remote }, seconds) => (local + remote) / seconds, say: count },
 ];
 
-/** Bytes of lines that came from memory, where the source of the samples says so. */
+/** Bytes of the lines that came from memory, for sample sources that report where data came from. */
 const BANDWIDTH: Figure =
   { name: "bandwidth", words: "bytes a second", unit: "bytes/s", of: ({ lines }, seconds) => (lines * 64) / seconds, say: (value) => `${bytes(value)}/s` };
 
-/** How each node's memory was used while time went on. */
+/** Use of each node's memory over time. */
 function overTime(context: Context, { timeline }: Threads): Chart {
   const { recording, state } = context;
   const { nodes } = recording.machine;
@@ -103,7 +103,7 @@ function overTime(context: Context, { timeline }: Threads): Chart {
   const isMeasured = recording.measures_latency && served.some(({ lines }) => lines > 0);
   const figures = [...FIGURES, ...(isMeasured ? [BANDWIDTH] : [])];
   let figure = figures.find(({ name }) => name === state.figure) ?? figures[0];
-  // Bars of few accesses say nothing: parts are put together until each has some on the average.
+  // Bars of few accesses would be noise: parts are merged until each bar has about 4 accesses on average.
   const all = served.reduce((sum, { local, remote }) => sum + local + remote, 0);
   const together = Math.max(1, Math.ceil((timeline.parts * nodes.length * 4) / Math.max(Math.min(all, recording.accesses), 1)));
   const parts = Math.max(1, Math.ceil(timeline.parts / Math.min(together, timeline.parts)));
@@ -148,18 +148,18 @@ function overTime(context: Context, { timeline }: Threads): Chart {
   return chart;
 }
 
-/** Share of all traffic that the busiest pair of nodes has. */
+/** The busiest pair of nodes' share of all traffic. */
 function busiest(traffic: number[][]): number {
   const all = traffic.flat().reduce((a, b) => a + b, 0);
   return all > 0 ? Math.max(...traffic.flat()) / all : 0;
 }
 
-/** Traffic `[CPU's node][memory's node]` as a heat map, on a scale that ends at a share. */
+/** Traffic `[CPU's node][memory's node]` as a heat map whose scale ends at the share `most`. */
 function heat(title: string, machine: Machine, traffic: number[][], most: number): Plot {
   const nodes = machine.nodes;
   const all = traffic.flat().reduce((a, b) => a + b, 0) || 1;
   const load = nodes.map((_, memory) => traffic.reduce((sum, row) => sum + row[memory], 0));
-  // A node without memory has no controller to share the load with.
+  // A node without memory has no controller.
   const controllers = load.filter((_, memory) => nodes[memory].memory_bytes !== 0);
   const local = nodes.reduce((sum, _, node) => sum + traffic[node][node], 0);
   const names = nodes.map((node) => `node ${node.id}`);
@@ -171,7 +171,7 @@ function heat(title: string, machine: Machine, traffic: number[][], most: number
     left: 96,
     load: () => {
       const content: Picture = {
-        // Devices are on the map where there is room for their names.
+        // More than four nodes leave no room for the names of devices.
         x: { label: "memory of", from: 0, to: nodes.length, unit: "names", names: names.map((name, node) => (near[node] === "" || nodes.length > 4 ? name : `${name} (${near[node]})`)) },
         y: { label: "CPUs of", from: 0, to: nodes.length, unit: "names", names },
         step: [1, 1],

@@ -1,5 +1,5 @@
-// ARS's three views of what pages do (§4.2): movements as they happen, the homes that each page has
-// had, and the first against the last home.
+// ARS's three views of page movements (§4.2): movements as they happen, the sequence of each page's homes, and each
+// page's first and last home.
 
 import type { Movement, Movements, Result } from "./api.ts";
 import { type Area, toPixels } from "./axis.ts";
@@ -11,25 +11,25 @@ import { note, number, type State } from "./state.ts";
 import { table } from "./table.ts";
 
 const DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/";
-/** Pages of the picture of homes that are shown at once. */
+/** Pages shown at once in the picture of homes. */
 const ROWS = 24;
-/** Homes of a page that fit beside each other. */
+/** Homes of a page that fit side by side. */
 const HOMES_MAX = 16;
-/** Movements that stand beside the map, the latest first. */
+/** Movements listed beside the map, latest first. */
 const LISTED = 12;
-/** What is under way at a time: movements of the last so many seconds of watching. */
+/** Seconds of playback for which the map keeps showing a movement. */
 const TRAIL_S = 0.6;
 
-/** What pages did, taken apart. */
+/** Movements of pages in one result, decoded. */
 interface Course {
   movements: Movements;
   kept: Movement[];
   nodes: number;
   first: number[];
   last: number[];
-  /** Its process, where there are several, and its address. */
+  /** The page's address, with its process where there are several. */
   address(page: number): string;
-  /** What object is there, "" where none is known. */
+  /** Name of the object on the page; "" if unknown. */
   object(page: number): string;
   name(page: number): string;
   end: number;
@@ -114,10 +114,10 @@ export function movementsView(results: Result[], state: State): Element[] {
 function player(found: Course, policy: string, state: State): HTMLElement {
   const { kept, nodes, end } = found;
   let now = Math.min(number(state, "t") ?? 0, end);
-  // As a power of ten of nanoseconds in a second of watching; at first all of it takes ten seconds.
+  // Nanoseconds per second of playback, as a power of ten; by default the whole course takes ten seconds.
   let speed = number(state, "speed") ?? Math.log10(end / 10);
   let playing = 0;
-  // Pages whose home is each node, after so many movements.
+  // Homes of all pages and number of pages per node, after `done` movements.
   const homes = [...found.first];
   const pages = Array.from({ length: nodes }, (_, node) => homes.filter((home) => home === node).length);
   let done = 0;
@@ -136,7 +136,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
   };
   const at = (node: number, area: Area): [number, number] => {
     const angle = (2 * Math.PI * node) / nodes - Math.PI / 2 - (nodes === 4 ? Math.PI / 4 : 0);
-    // Wider than high, with room for the circles at the edges.
+    // An ellipse, with room at its edges for the nodes' circles.
     return [area.x + area.width * (0.27 + 0.2 * Math.cos(angle)), area.y + area.height / 2 + (area.height / 2 - 44) * Math.sin(angle)];
   };
   const trail = () => 10 ** speed * TRAIL_S;
@@ -154,7 +154,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
       const between = new Map<string, number>();
       for (const [, , , from, to] of since) if (from !== to) between.set(`${from} ${to}`, (between.get(`${from} ${to}`) ?? 0) + 1);
       g.lineCap = "round";
-      // The busiest last, on top; a few of them with their number.
+      // Busiest arrow last, on top of the others; the six busiest show their number.
       [...between].sort((a, b) => a[1] - b[1]).forEach(([key, moved], position) => {
         const [from, to] = key.split(" ").map(Number);
         arrow(g, at(from, area), at(to, area), 1 + 1.5 * Math.log2(1 + moved), among(to, nodes), 40, between.size - position <= 6 ? String(moved) : "");
@@ -171,7 +171,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
         g.stroke();
         plate(g, x, y, [`node ${node}`, `${count(pages[node])} pages`]);
       }
-      // Items of two circles and an arrow, as ARS has them.
+      // Each item is an arrow between two circles, as in ARS.
       const left = area.x + area.width * 0.56;
       g.textAlign = "left";
       g.textBaseline = "middle";
@@ -191,7 +191,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
     },
     at(x, y) {
       advance();
-      // Beside the map stand single movements.
+      // The right half lists single movements.
       if (x > 0.53) {
         const movement = kept.slice(Math.max(0, done - LISTED), done).reverse()[Math.floor(y * LISTED)];
         return movement === undefined ? ["no movement yet"] : [words(movement)];
@@ -229,7 +229,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
     button.textContent = "Pause";
     let before: number | null = null;
     const step = (stamp: number) => {
-      // Another view is shown.
+      // Stops when another view is shown.
       if (!button.isConnected) return;
       now = Math.min(end, now + ((stamp - (before ?? stamp)) / 1000) * 10 ** speed);
       before = stamp;
@@ -239,7 +239,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
     };
     playing = requestAnimationFrame(step);
   };
-  // To the movement before or after.
+  // Jumps to the next or the previous movement.
   const jump = (forward: boolean) => {
     const times = kept.map(([ns]) => ns);
     const next = forward ? times.find((ns) => ns > now) : times.findLast((ns) => ns < now);
@@ -258,7 +258,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
 function arrow(g: CanvasRenderingContext2D, [x0, y0]: [number, number], [x1, y1]: [number, number], width: number, colour: string, ends: number, label: string): void {
   const length = Math.hypot(x1 - x0, y1 - y0) || 1;
   const [dx, dy] = [(x1 - x0) / length, (y1 - y0) / length];
-  // Both directions beside each other, and between the circles.
+  // The arrows of both directions run side by side, and end at the edges of the circles.
   const aside = ends > 0 ? 7 : 0;
   const head = 6 + width;
   const from = [x0 + dx * ends - dy * aside, y0 + dy * ends + dx * aside];
@@ -278,7 +278,7 @@ function arrow(g: CanvasRenderingContext2D, [x0, y0]: [number, number], [x1, y1]
   if (label !== "") plate(g, from[0] + (to[0] - from[0]) * 0.35, from[1] + (to[1] - from[1]) * 0.35, [label]);
 }
 
-/** Words on a plate of the paper's colour: readable on any colour. */
+/** Text on a plate of the background's colour, readable on any picture. */
 function plate(g: CanvasRenderingContext2D, x: number, y: number, lines: string[]): void {
   g.font = "12px system-ui, sans-serif";
   g.textAlign = "center";
@@ -294,7 +294,7 @@ function plate(g: CanvasRenderingContext2D, x: number, y: number, lines: string[
 
 // ---- homes ----
 
-/** Of each page that moved, its homes from the first on; those that came back first. */
+/** The homes of each page that moved, in order of time. Pages that moved back and forth most often come first. */
 function histories(found: Course): { page: number; homes: number[]; back: number }[] {
   const homes = new Map<number, number[]>();
   for (const [, page, kind, , to] of found.kept) {
@@ -442,7 +442,7 @@ function locations(found: Course, policy: string, state: State): HTMLElement {
 
 interface From { row: number[]; node: number }
 
-/** How many pages went from which node to which. */
+/** Number of pages by first and last home. */
 function crossing(found: Course): HTMLElement {
   const counts = Array.from({ length: found.nodes }, () => Array.from({ length: found.nodes }, () => 0));
   found.first.forEach((node, page) => { if (node < found.nodes && found.last[page] < found.nodes) counts[node][found.last[page]] += 1; });

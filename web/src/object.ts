@@ -1,4 +1,4 @@
-// One object: which thread uses which page, what is accessed when, and from where in the program.
+// One object: which thread uses which page, when it is accessed, and by which code.
 
 import { api, type Instance, type Plan, type Shown, standalone } from "./api.ts";
 import { type Area, type Axes, toPixels } from "./axis.ts";
@@ -18,7 +18,7 @@ export function objectView(context: Context): HTMLElement {
   const absent = () => (context.selection === null
     ? h("p", {}, `The recording has no object ${chosen}.`)
     : h("p", {}, "In the selected time nothing accesses this object. ", h("a", { href: link({ since: "", until: "" }) }, "Select all of the time")));
-  // Those that cost little come one by one.
+  // The report has only the costliest objects: the server sends others one at a time.
   const place = h("section", {}, h("h2", {}, "Object"));
   if (context.report.objects > context.report.shown.length && !standalone) {
     api.object(context.number, chosen, context.selection).then(
@@ -149,13 +149,13 @@ function planned(plan: Plan, number: number): (Node | string)[] {
   ];
 }
 
-/** The part of a range that is within another; all of the other where there is none. */
+/** The part of a range within another range; the whole other range if they don't overlap. */
 function within([from, to]: [number, number], [low, high]: [number, number]): [number, number] {
   const [begin, end] = [Math.max(from, low), Math.min(to, high)];
   return begin < end ? [begin, end] : [low, high];
 }
 
-/** Page × thread. */
+/** Heat map of pages and threads. */
 async function matrix(context: Context, object: number, shown: Shown, from: number, to: number, width: number): Promise<Picture> {
   const { recording } = context;
   const page = (offset: number) => offset / shown.page_bytes;
@@ -166,7 +166,7 @@ async function matrix(context: Context, object: number, shown: Shown, from: numb
   const most = found.loads.reduce((high, loads, at) => Math.max(high, loads + found.stores[at]), 0);
   const names = threads.map((thread) => threadName(recording.threads[thread]));
   const bin = (x: number) => Math.floor((x - found.from) / pagesOfBin);
-  // The pages of a bin: as the server rounds them.
+  // The first and last page of a bin, rounded as the server rounds them.
   const pages = (position: number): [number, number] => [
     found.from + Math.ceil((position * (found.to - found.from)) / found.bins),
     found.from + Math.ceil(((position + 1) * (found.to - found.from)) / found.bins) - 1,
@@ -187,7 +187,7 @@ async function matrix(context: Context, object: number, shown: Shown, from: numb
           const sum = found.loads[line * found.bins + position] + found.stores[line * found.bins + position];
           if (sum === 0) continue;
           const [first, last] = pages(position);
-          // Whole pixels: neighbours show no seam.
+          // Edges at whole pixels, so that neighbours show no seam.
           const left = Math.round(toPixels(content, area, [first, 0])[0]);
           const right = Math.round(toPixels(content, area, [last + 1, 0])[0]);
           g.globalAlpha = 0.5 + 0.5 * (Math.log1p(sum) / Math.log1p(most));
@@ -228,7 +228,7 @@ async function matrix(context: Context, object: number, shown: Shown, from: numb
   return content;
 }
 
-/** The pattern that was found, drawn over the picture: boundaries, and whose each part is at the right. */
+/** The detected pattern over the picture: boundaries of the parts, and each part's thread at the right. */
 function pattern(
   context: Context,
   found: { kind: string; block_bytes?: number; part_bytes?: [number, number]; threads?: number[] },
@@ -240,7 +240,7 @@ function pattern(
 ): void {
   const { block_bytes: block = 0, threads = [] } = found;
   if (block <= 0 || threads.length === 0) return;
-  // Pieces are counted from where the part begins that they share.
+  // Blocks count from the beginning of the part that the threads share.
   const [start, end] = found.part_bytes ?? [0, size];
   const first = Math.max(0, Math.floor((content.y.from - instance.page_offset - start) / block));
   const last = Math.min(Math.ceil((end - start) / block) - 1, Math.ceil((content.y.to - instance.page_offset - start) / block));

@@ -8,12 +8,12 @@ import { bytes, count, exact, percent, time } from "./format.ts";
 import { link, note } from "./state.ts";
 import { bar, type Column, table } from "./table.ts";
 
-/** What the report calls them, where its JSON has another word. */
+/** Words for kinds of objects whose name in the JSON is unclear. */
 const KINDS: Record<string, string> = { heap_unresolved: "heap outside known objects", mapping: "mappings", stack: "stacks", tls: "thread-local" };
 
 /**
- * An object's pages, coloured by the thread that uses each most: a background of hard stops, for a canvas
- * in every row costs the browser 100 KiB each.
+ * An object's pages, coloured by the thread that uses each page most. A background of hard stops, because a canvas
+ * in every row costs the browser 100 KiB per row.
  */
 export function strip(context: Context, colours: number[], label: string): HTMLElement {
   const element = h("span", { className: "strip", role: "img", "aria-label": label, title: label });
@@ -30,7 +30,7 @@ export function strip(context: Context, colours: number[], label: string): HTMLE
   return element;
 }
 
-/** Share of the accesses to another node's memory; null where no page's node is known. */
+/** Share of the accesses that went to another node's memory; null where no page's node is known. */
 function remoteShare({ loads, stores, remote }: ObjectRow): number | null {
   const known = loads.node_known + stores.node_known;
   return known > 0 ? remote / known : null;
@@ -39,14 +39,14 @@ function remoteShare({ loads, stores, remote }: ObjectRow): number | null {
 const fileOf = ({ row }: ObjectAt) => row.hot[0]?.file.split("/").pop() || "(no debug information)";
 const functionOf = ({ row }: ObjectAt) => row.hot[0]?.function || "(unknown)";
 
-/** What objects can be put together by, and what each of them has of it. */
+/** Ways to group objects: name in the address, words, and an object's value. */
 const GROUPINGS: [string, string, (object: ObjectAt) => string][] = [
   ["kind", "kind", ({ shown }) => shown.kind],
   ["in", "function that accesses", functionOf],
   ["file", "file that accesses", fileOf],
 ];
 
-/** Objects that have the same. */
+/** Objects of equal value. */
 interface Group { name: string; objects: ObjectAt[] }
 
 function grouped(all: ObjectAt[], of: (object: ObjectAt) => string): Group[] {
@@ -96,7 +96,7 @@ export function objectsView(context: Context): HTMLElement {
   const place = h("div");
   const chips = h("div", { className: "chips", role: "group", "aria-label": "filters" });
   const all = objects(context);
-  /** What is asked for, by the names of the groupings. */
+  /** Active filters, by name of the grouping. */
   const only: Record<string, string> = Object.fromEntries(GROUPINGS.map(([name]) => [name, context.state[name] ?? ""]));
   let grouping = GROUPINGS.find(([name]) => name === context.state.group)?.[0] ?? "";
   const filter = (name: string, value: string) => {
@@ -134,7 +134,7 @@ export function objectsView(context: Context): HTMLElement {
         name: "objects",
         rows,
         columns,
-        // What costs next to nothing comes when it is asked for.
+        // By default the table shows objects of at least 0.1 % of the cost, 10 to 200 rows; a button shows more.
         ...(sort === "1" && up === "" && words.length === 0 ? { most: Math.min(200, Math.max(10, rows.filter(({ row }) => row.cost_share >= 0.001).length)) } : {}),
         sort: { column: Number(sort), up: up !== "" },
         sorted(column, ascending) {
@@ -177,7 +177,7 @@ export function objectsView(context: Context): HTMLElement {
   );
 }
 
-/** Groups with their sums; a press on one shows its objects. */
+/** Groups with their sums; a press on a group filters by it. */
 function groupTable(groups: Group[], [name, words]: (typeof GROUPINGS)[number], filter: (name: string, value: string) => void, hasRemote: boolean): HTMLElement {
   const sum = (objects: ObjectAt[], of: (row: ObjectRow) => number) => objects.reduce((sum, { row }) => sum + of(row), 0);
   const remote = ({ objects }: Group) => {

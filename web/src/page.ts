@@ -1,4 +1,4 @@
-// The page: what is being looked at is in the address, and each view draws itself.
+// The page: the address holds all of its state, and each view draws itself.
 
 import { api, forgetToken, type Open, type Progress, standalone } from "./api.ts";
 import { paintOn } from "./colours.ts";
@@ -37,7 +37,7 @@ const VIEWS: Record<string, [string, (context: Context) => HTMLElement]> = {
   compare: ["Compare", compareView],
 };
 
-/** Views that lead somewhere only from others, or that a file has not. */
+/** Is the view in the navigation? Not if only other views lead to it, or if a saved file can't show it. */
 const isOffered = (name: string, open: Open) => name !== "object" && (name !== "compare" || open.recordings.length > 1) && (name !== "source" || !standalone);
 
 const main = h("main", { id: "main", tabIndex: -1 });
@@ -45,7 +45,7 @@ const nav = h("nav", { "aria-label": "views" });
 const status = h("div", { id: "status", role: "status" });
 const over = h("div", { id: "over" });
 
-/** Name of the view: what is there decides where nothing was asked for. */
+/** Name of the view; without one in the address, the view that suits what is open. */
 function shown(open: Open, state: State): string {
   if (open.job !== null && !state.view) return "job";
   if (open.recordings.length > 0 || ["simulation", "sweep", "live"].includes(state.view ?? "")) return state.view || "summary";
@@ -77,10 +77,10 @@ function navigation(open: Open): void {
   );
 }
 
-/** What is open; a job rather than its ranks. */
+/** Names of everything that is open; a job's name instead of its ranks'. */
 const names = (open: Open) => [...(open.job !== null ? [open.job] : open.recordings.map((recording) => recording.folder)), ...open.sweeps, ...open.simulations, ...open.logs];
 
-/** Saves the page as one file that opens at what is seen, and is of the time that is selected. */
+/** Saves the page as one file that opens at the current view and covers the selected time. */
 function save(open: Open, button: HTMLButtonElement): void {
   button.disabled = true;
   const state = read();
@@ -100,13 +100,13 @@ function dress(theme: string): void {
   repaint();
 }
 
-/** Paints all pictures anew, in the colours of the paper of the moment. */
+/** Paints all pictures again, in the colours of the current theme. */
 function repaint(): void {
   paintOn(isDark() ? "dark" : "light");
   redrawAll();
 }
 
-/** What is wrong with a recording, or not all of it yet. */
+/** Shows problems of a recording, and how much of the recording has been read. */
 function tell(open: Open, at: number, progress: Progress): void {
   const recording = open.recordings[at];
   const said: (Node | string)[] = [];
@@ -123,13 +123,13 @@ function tell(open: Open, at: number, progress: Progress): void {
   status.replaceChildren(h("details", { open: said.some((child) => child instanceof Element && (child.className === "problem" || child.querySelector("progress") !== null)) }, h("summary", {}, summary), ...said));
 }
 
-/** Which picture has the keys, by name; the strip's title changes with what is selected. */
+/** Name of the focused picture; fixed for the strip, whose title changes with the selection. */
 const pictureOf = (element: Element | null) =>
   !element?.classList.contains("surface") ? null : element.closest(".whole-time") ? "strip" : element.getAttribute("aria-label");
 
 let drawn = "";
 let drawing = 0;
-/** What was open when the page was last drawn: ranks' recordings come later. */
+/** What was open when the page was last drawn: recordings of ranks are opened later. */
 let latest: Open;
 
 async function draw(open: Open): Promise<void> {
@@ -169,7 +169,7 @@ async function draw(open: Open): Promise<void> {
     const isRead = progress.share >= 1;
     const context: Context = { open, number: at, recording, report, progress, state: read(), selection, range: selection ?? [0, recording.duration_ns] };
     const [, view] = VIEWS[name] ?? VIEWS.summary;
-    // Whoever works with the keys stays at the picture.
+    // The focused picture keeps the focus when its view is drawn again.
     const held = pictureOf(document.activeElement);
     over.replaceChildren(strip(at, recording, state.strip, selection).element, report.share < 1 && selection !== null ? h("p", { className: "note sampled" }, `Tables are of a sample of ${percent(report.share)} of the accesses in the selected time${isRead ? "; all of them are being counted" : ""}.`) : "");
     main.replaceChildren(view(context));
@@ -184,7 +184,7 @@ async function draw(open: Open): Promise<void> {
   main.dataset.view = name;
 }
 
-/** While a recording is being read: how far it is, and its views again once all is there. */
+/** While a recording is being read: shows the progress, and draws the view again once more has been read. */
 async function watch(open: Open, at: number): Promise<void> {
   if ((number(read(), "recording") ?? 0) !== at || ["job", "simulation", "sweep", "live"].includes(read().view ?? "")) return;
   try {
@@ -213,10 +213,10 @@ async function start(): Promise<void> {
   document.title = `${names(open).join(", ")} – nearpage`;
   window.addEventListener("hashchange", () => draw(latest).catch(fail));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { repaint(); draw(latest).catch(fail); });
-  // Paper is light.
+  // Printing uses the light theme.
   let worn: string | null = null;
   window.addEventListener("beforeprint", () => {
-    // Browsers say so for the preview and again for the paper.
+    // Browsers send the event for the preview and again for the print: the first theme counts.
     worn ??= document.documentElement.dataset.theme ?? "";
     dress("light");
   });

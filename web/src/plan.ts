@@ -1,4 +1,4 @@
-// The plan: each decision with its reason and its predicted gain, and what other placements would do.
+// The plan: each decision with its reason and predicted gain, and the effect of other placements.
 
 import { api, type Outcome, type Plan, type Planned, type PlanTime, standalone } from "./api.ts";
 import { Chart, named, type Values } from "./chart.ts";
@@ -16,7 +16,7 @@ const BARS: [keyof Planned & ("first_touch" | "interleave" | "planned"), string,
 ];
 const SHOWN = 20;
 
-/** What changes while the program runs, which the figures leave out. */
+/** Changes of placement while the program runs, which the figures leave out. */
 function notCounted(plan: Plan): string {
   const parts = [
     ...(plan.phases.length > 0 ? [`what changes when ${plan.phases.map((phase) => phase.function).join(", ")} begin${plan.phases.length === 1 ? "s" : ""}`] : []),
@@ -25,14 +25,14 @@ function notCounted(plan: Plan): string {
   return parts.length > 0 ? ` Not counted here: ${parts.join(", and ")}.` : "";
 }
 
-/** Where threads are taken to run. */
+/** Where the threads are assumed to run. */
 function layout({ threads, threads_of_plan: asked }: Plan): string {
   const words = { "as-recorded": "as recorded", compact: "compact", scatter: "scatter" }[threads.layout];
   const on = threads.nodes_used === 0 ? "" : `, on ${threads.nodes_used} of ${threads.nodes} node${threads.nodes === 1 ? "" : "s"}`;
   return `threads ${words}${asked === null ? "" : " as the plan says"}${threads.why === undefined ? "" : ` (${threads.why})`}${on}`;
 }
 
-/** How sure the predicted time is; nothing where there is nothing to be unsure of. */
+/** Uncertainty of the predicted time, in sentences; empty if there is none. */
 export function howSure({ uncertainty: { change, model, model_less_replay: less, doubt }, planned_ns, first_touch_ns }: PlanTime): string {
   const signed = (share: number) => `${share > 0 ? "+" : ""}${(100 * share).toFixed(1)} %`;
   const words = [
@@ -44,21 +44,21 @@ export function howSure({ uncertainty: { change, model, model_less_replay: less,
   return words.length > 0 ? ` ${words.join(" ")}` : "";
 }
 
-/** What the plan does to the time. */
+/** Effect of the plan on the time. */
 function inTime(found: PlanTime): string {
   const instead = (planned: number, touched: number) => time(planned) === time(touched) ? `${time(planned)}, as under first touch` : `${time(planned)} instead of ${time(touched)} under first touch`;
   const scaled = found.runtime_scale > 1 ? `; ${instead(found.scaled_planned_ns, found.scaled_first_touch_ns)} of a run whose parallel part is ${found.runtime_scale} times as long` : "";
   return `Time, ${found.by === "replay" ? "replayed" : "modelled with contention"}: ${instead(found.planned_ns, found.first_touch_ns)}${scaled}.${howSure(found)}`;
 }
 
-/** Edits that were taken back, and what they were before, of each recording: as the address has them. */
+/** Undo and redo history of each recording's edits, in the address's notation. */
 interface Steps { before: string[]; after: string[] }
 const steps = new Map<number, Steps>();
 
-/** An object and its number among the plan's. */
+/** An object and its number in the plan. */
 interface Row { object: Planned; number: number }
 
-/** Placements that make sense for any object of a program on so many nodes. */
+/** Placements to choose from for any object, given the number of nodes. */
 function choices(plan: Plan): string[] {
   const nodes = Array.from({ length: Math.min(plan.nodes, 8) }, (_, node) => `node:${node}`);
   return ["block", "block-cyclic:64K", "block-cyclic:1M", "interleave", "thread:0", ...nodes, "first-touch"];
@@ -69,9 +69,9 @@ export function planView(context: Context): HTMLElement {
   const edits = edited(context.state.edits ?? "");
   const { before, after } = steps.get(context.number) ?? { before: [], after: [] };
   steps.set(context.number, { before, after });
-  /** Placements of the plan without edits, as far as they were seen. */
+  /** Placements by the unedited plan, as far as the server has sent them. */
   const unedited = new Map<number, string>();
-  /** The field that was changed last: what is wrong with it is said there. */
+  /** The field that was edited last, which shows the error of the edit. */
   let field: HTMLElement | null = null;
   const now = () => (Object.keys(edits).length === 0 ? "" : JSON.stringify(edits));
   const become = (text: string) => {
@@ -105,11 +105,11 @@ export function planView(context: Context): HTMLElement {
       place.replaceChildren(...show(plan));
     } catch (error) {
       const said = error instanceof Error ? error.message : String(error);
-      // Beside the field that is wrong, where that is still shown.
+      // The message goes beside the field, if the field is still shown.
       if (field?.isConnected) {
         field.querySelector(".problem")?.remove();
         field.append(h("span", { className: "problem", role: "alert" }, said));
-        // What was typed stays to be corrected; the plan and the address are as before.
+        // The typed text stays for correction; the plan and the address go back to the state before the edit.
         const text = before.pop() ?? "";
         for (const key of Object.keys(edits)) delete edits[key];
         Object.assign(edits, edited(text));
@@ -125,7 +125,7 @@ export function planView(context: Context): HTMLElement {
     const mean = (outcome: Outcome) => outcome.mean_latency_ns === undefined ? `${(outcome.mean_distance ?? 0).toFixed(0)} in relative distance` : `${outcome.mean_latency_ns.toFixed(0)} ns`;
     const one = plan.nodes < 2;
     return [
-      // Where every placement is the same, its figures say nothing.
+      // With one node every placement is equal, so figures would say nothing.
       one ? h("p", { id: "prediction" }, `${plan.machine} has one memory node, where every placement is the same. `, h("code", {}, "nearpage view --machine NAME"), " shows what this plan would do on another machine.") : h("p", { id: "prediction" },
         `On ${plan.machine} (${plan.nodes} node${plan.nodes === 1 ? "" : "s"}), from ${plan.origin}, ${layout(plan)}: local accesses `,
         `by first touch ${percent(plan.first_touch.local_share)}, interleaved ${percent(plan.interleave.local_share)}, `, h("b", {}, `as planned ${percent(plan.planned.local_share)}`),
@@ -166,7 +166,7 @@ export function planView(context: Context): HTMLElement {
         plan.saved === null ? null : h("span", { role: "status", id: "saved" }, `Saved as ${plan.saved}: nearpage run --plan '${plan.saved}' -- COMMAND`)),
     ];
   };
-  /** What edits change, against the file or the policy that the plan is from. */
+  /** Placements that edits change, compared with the plan's file or policy. */
   const changed = (plan: Plan): Element[] => {
     const items = Object.entries(edits).flatMap(([number, placement]) => {
       const object = plan.objects[Number(number)];
@@ -208,7 +208,7 @@ export function planView(context: Context): HTMLElement {
       return;
     }
     const key = event.key.toLowerCase();
-    // What is typed in a field is that field's to undo.
+    // Inside a text field, the browser's own undo applies.
     if (event.target instanceof HTMLInputElement || !(event.ctrlKey || event.metaKey) || (key !== "z" && key !== "y")) return;
     event.preventDefault();
     if (key === "y" || event.shiftKey) back(after, before);
@@ -227,14 +227,14 @@ export function planView(context: Context): HTMLElement {
   );
 }
 
-/** Placements by hand, as the address has them. */
+/** Edited placements by number of the object, from the address's notation. */
 function edited(text: string): Record<string, string> {
   if (text === "") return {};
   try {
     const found: unknown = JSON.parse(text);
     if (typeof found === "object" && found !== null) return Object.fromEntries(Object.entries(found).map(([number, placement]) => [number, String(placement)]));
   } catch {
-    // Said below.
+    // The error below reports it.
   }
   throw new Error("the edits in this address can't be read: it was cut short or changed");
 }

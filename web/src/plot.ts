@@ -1,4 +1,4 @@
-// A picture that paints itself: too dense for a chart, or no chart at all.
+// A picture that paints itself: too dense for a chart, or of another form.
 
 import { type Area, fitted, FONT, RIGHT, toPixels, written } from "./axis.ts";
 import { ink } from "./colours.ts";
@@ -7,7 +7,7 @@ import { type Content, Figure, type Options } from "./figure.ts";
 
 export interface Picture extends Content {
   draw(g: CanvasRenderingContext2D, area: Area): void;
-  /** A map: no axes. */
+  /** Draws no axes, as for a map. */
   plain?: boolean;
 }
 
@@ -23,7 +23,7 @@ export class Plot extends Figure<Picture, Picture> {
     return picture;
   }
 
-  /** Sizes the canvas, which empties it: `mark` paints. */
+  /** Sizes the canvas, which also clears it; `mark` paints. */
   protected paint(): void {
     const scale = window.devicePixelRatio || 1;
     const { canvas } = this;
@@ -46,7 +46,7 @@ export class Plot extends Figure<Picture, Picture> {
     if (!picture.plain) axes(g, area, picture);
   }
 
-  /** The picture, and over it a cross at the cursor and a frame. */
+  /** Paints the picture, and over it a cross at the cursor and the frame of a drag. */
   protected mark(picture: Picture): void {
     const g = this.canvas.getContext("2d");
     if (g === null) return;

@@ -1,4 +1,4 @@
-// Results of simulations: what each policy's time went to, as in Verghese's Figure 6.1.
+// Results of simulations: the parts of each policy's time, as in Verghese's Figure 6.1.
 
 import { api, type Result, type Simulation } from "./api.ts";
 import { Chart, named as rows, type Values } from "./chart.ts";
@@ -56,7 +56,7 @@ function show(simulation: Simulation): Element[] {
       sort: null,
       columns: [
         { title: "policy", value: named },
-        // What is nothing under every policy would only take room.
+        // Figures that are 0 under every policy are left out.
         ...figures.filter(([key]) => results.some((result) => (figure(result, key) ?? 0) !== 0)).map(([key, title, format]) => ({
           title,
           value: (result: Result) => figure(result, key) ?? "",
@@ -71,13 +71,13 @@ function show(simulation: Simulation): Element[] {
   ];
 }
 
-/** Figures that narrow windows leave out. */
+/** Figures that narrow windows hide. */
 const MINOR = new Set(["collapsed", "interleaved", "ping_pong", "multiple", "incorrect", "controller_imbalance", "pages_max"]);
 
-/** A policy's name: where threads moved, other misses would have been. */
+/** A policy's name; "estimated" where moved threads would have had other misses than recorded. */
 const named = (result: Result) => `${result.policy}${result.estimated === true ? " (estimated)" : ""}`;
 
-/** What each result depends on. */
+/** Parameters of each result. */
 function parameters(results: Result[]): Element[] {
   const words = (result: Result) => Object.entries(result.parameters ?? {}).map(([name, value]) => `${name} ${value}`).join(", ");
   if (results.every((result) => words(result) === "")) return [];

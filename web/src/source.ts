@@ -1,4 +1,4 @@
-// What lines and instructions cost: the source where it is at hand, and the machine code.
+// Costs of lines and instructions: source code if available, and machine code.
 
 import { api, type Code, type CodeFunction, type Instruction, type Source, type Sums } from "./api.ts";
 import type { Context } from "./context.ts";
@@ -7,7 +7,7 @@ import { count, percent, time } from "./format.ts";
 import { go, link } from "./state.ts";
 import { bar, table } from "./table.ts";
 
-/** Lines around those that cost something, and around the function, that are shown. */
+/** Lines shown before and after a line with costs, and before and after the function. */
 const AROUND = 4;
 
 export function sourceView(context: Context): HTMLElement {
@@ -38,7 +38,7 @@ export function sourceView(context: Context): HTMLElement {
   return h("section", {}, h("h2", {}, "Source"), list, place);
 }
 
-/** Scrolls the code to where the function begins, or to its costliest instruction. */
+/** Scrolls to the beginning of the function, or else to the first row with costs. */
 function toFunction(place: HTMLElement): void {
   const frame = place.querySelector<HTMLElement>(".window");
   const row = frame?.querySelector<HTMLElement>("tr.begins") ?? frame?.querySelector<HTMLElement>("tr.costs");
@@ -76,10 +76,10 @@ function show(code: Code, columns: Told[], asked: string): HTMLElement[] {
 }
 
 
-/** What is told of a line, an instruction or a function. */
+/** A column about lines, instructions or functions. */
 interface Told { title: string; value(sums: Sums): number; cell(sums: Sums): Child }
 
-/** Of a recording; `whole` is the cost of all functions. */
+/** The columns for a recording; `whole` is the cost of all functions. */
 function told(context: Context, whole: number): Told[] {
   const remote = ({ cost_ns, remote_cost_ns }: Sums) => remote_cost_ns / Math.max(cost_ns, 1e-9);
   const share = ({ cost_ns }: Sums) => cost_ns / Math.max(whole, 1e-9);
@@ -93,7 +93,7 @@ function told(context: Context, whole: number): Told[] {
   ];
 }
 
-/** Cells of what a line or an instruction costs; empty where it costs nothing. */
+/** Cells of a line or an instruction; empty where nothing was sampled. */
 const cells = (columns: Told[], sums: Sums | undefined) => columns.map(({ cell }) =>
   h("td", { className: "number" }, sums === undefined || (sums.loads === 0 && sums.stores === 0 && sums.cost_ns === 0) ? "" : cell(sums)));
 
@@ -105,7 +105,7 @@ function sourceLines(source: Source, columns: Told[]): HTMLElement[] {
   const [first, last] = source.function_lines ?? [1, 0];
   const row = (number: number) => h("tr", { className: `${sums.has(number) ? "costs" : ""}${number === first ? " begins" : ""}` },
     h("td", { className: "number" }, String(number)), cells(columns, sums.get(number)), h("td", {}, h("code", {}, source.lines[number - 1])));
-  // Lines near those that cost something; the others are folded away.
+  // Numbers of the lines to show; all other lines are folded.
   const near = new Set<number>();
   const keep = (line: number) => {
     for (let at = Math.max(1, line - AROUND); at <= Math.min(source.lines.length, line + AROUND); at += 1) near.add(at);

@@ -1,5 +1,5 @@
-// The whole address space, without its gaps and with untouched ranges folded away: a histogram with the objects marked, and the same over
-// time.
+// The address space without gaps and with untouched ranges folded away: a histogram with objects marked, and accesses
+// over time.
 
 import { api } from "./api.ts";
 import { type Area, type Axes, fitted, toPixels } from "./axis.ts";
@@ -15,14 +15,14 @@ import { go, number, step } from "./state.ts";
 
 interface Mark { from: number; to: number; name: string; object: number | null; kind: string }
 
-/** Instances known by number, of all objects, in order of place. */
+/** Instances of all objects of the report, in order of their place. */
 function marks(context: Context): Mark[] {
   const found = objects(context).flatMap(({ row, shown, number }) =>
     shown.instances.map((instance) => ({ from: instance.place, to: instance.place + instance.bytes, name: row.name, object: number, kind: row.kind })));
   return found.sort((a, b) => a.from - b.from);
 }
 
-/** Parts of the space in which it is looked for accesses. */
+/** Parts of the address space in which the view counts accesses, to find untouched ranges. */
 const PARTS = 2048;
 
 export function spaceView(context: Context): HTMLElement {
@@ -43,7 +43,7 @@ export function spaceView(context: Context): HTMLElement {
     const mark = at(place)[0];
     if (mark && mark.object !== null) go({ view: "object", recording: String(context.number), object: String(mark.object), instance: "", from: "", to: "", t0: "", t1: "", by });
   };
-  // What is folded is of all of the time, so that the axis stays where another time is selected.
+  // Folding depends on the whole recording, so that the axis stays when another time is selected.
   const found = api.histogram(context.number, "kind", { place_from: 0, place_to: space, from_ns: 0, to_ns: recording.duration_ns, columns: 1, rows: PARTS });
   const folding = found.then(({ slots, sums, frame }) => {
     const touched = Array.from({ length: frame.rows }, (_, row) => sums.slice(row * slots, (row + 1) * slots).reduce((a, b) => a + b, 0));
@@ -55,7 +55,7 @@ export function spaceView(context: Context): HTMLElement {
   const away = h("span", {});
   let [from, to] = [number(state, "from") ?? 0, number(state, "to") ?? space];
   let [t0, t1] = [number(state, "t0") ?? context.range[0], number(state, "t1") ?? context.range[1]];
-  /** The shown range of the axis, in positions. */
+  /** The shown range as positions on the axis. */
   const positions = (folded: Folding): [number, number] => {
     const [low, high] = [folded.position(from), folded.position(to)];
     return high - low >= 1 ? [low, high] : [0, folded.length];
@@ -117,7 +117,7 @@ export function spaceView(context: Context): HTMLElement {
   );
 }
 
-/** Names and colours with their shares of the accesses, over several pictures. */
+/** Names with their shares of the accesses, and colours, over several pictures. */
 function shares(context: Context, by: By, totals: number[][]): [string, string][] {
   const { names, colours } = schemeOf(context, by);
   const sums = names.map((_, slot) => totals.reduce((sum, of) => sum + (of[slot] ?? 0), 0));
@@ -125,7 +125,7 @@ function shares(context: Context, by: By, totals: number[][]): [string, string][
   return sums.flatMap((sum, slot): [string, string][] => (sum > 0 ? [[`${names[slot]} ${percent(sum / all)}`, colours[slot]]] : [])).slice(0, 24);
 }
 
-/** Names of the objects that are large enough, at the left of a picture over time. */
+/** Names at the left of the picture, for objects that are high enough. */
 function labels(marks: Mark[], g: CanvasRenderingContext2D, area: Area, content: Axes): void {
   g.font = "11px system-ui, sans-serif";
   g.textBaseline = "middle";
@@ -150,7 +150,7 @@ function labels(marks: Mark[], g: CanvasRenderingContext2D, area: Area, content:
 
 interface Asked {
   folded: Folding;
-  /** What is shown, in positions on the axis. */
+  /** Shown range, as positions on the axis. */
   range: [number, number];
   times: [number, number];
   width: number;
@@ -160,7 +160,7 @@ interface Asked {
   address(place: number): string;
 }
 
-/** Accesses by place, in bars of two pixels. */
+/** Histogram of accesses by place, in bars about two pixels wide. */
 async function histogram(context: Context, by: By, { folded, range, times, width, marks, describe, open, address }: Asked): Promise<Values> {
   const pieces = folded.shown(...range);
   const rows = (bytes: number) => Math.max(1, Math.floor((width / 2) * (bytes / (range[1] - range[0]))));
@@ -169,7 +169,7 @@ async function histogram(context: Context, by: By, { folded, range, times, width
   })));
   const [{ slots, share, frame }] = found;
   const bin = (frame.place_to - frame.place_from) / frame.rows;
-  // Bars of all pieces, and between pieces a part without any.
+  // The bars of all pieces; a part without value separates two pieces.
   const bars: { at: number; place: [number, number]; sums: number[] | null }[] = [];
   pieces.forEach((piece, number) => {
     const { frame, sums } = found[number];

@@ -1,4 +1,4 @@
-// What is being looked at, all of it in the address: a link reopens the same view.
+// The state of the page, held in the address alone: a link reopens the same view.
 
 export type State = Record<string, string>;
 
@@ -11,31 +11,31 @@ function address(state: State): string {
   return `#${new URLSearchParams(kept)}`;
 }
 
-/** An address with these changes to what is being looked at. */
+/** The address with changes to the state. */
 export const link = (changes: State, keep = true) => address(keep ? { ...read(), ...changes } : changes);
 
-/** Goes there: the page is drawn anew, and Back leads here. */
+/** Changes the state and draws the page anew; Back returns to the current state. */
 export function go(changes: State, keep = true): void {
   location.hash = link(changes, keep);
 }
 
-/** Notes a change that has been drawn already and that Back does not undo, such as a table's order. */
+/** Records a change that is already drawn and that Back does not undo, such as a table's order. */
 export function note(changes: State): void {
   history.replaceState(null, "", link(changes));
 }
 
-// A turn of the wheel is many zooms: Back undoes them together.
+// A turn of the wheel makes many zooms: Back undoes all of them together.
 const TOGETHER_MS = 700;
 let turned = -Infinity;
 let joins = false;
 
-/** The next step comes from a wheel. */
+/** Marks the next step as part of the same turn of the wheel, if the last one was recent. */
 export function continues(): void {
   joins = performance.now() - turned < TOGETHER_MS;
   turned = performance.now();
 }
 
-/** Notes a change that has been drawn already and that Back undoes: a zoom. */
+/** Records a change that is already drawn and that Back undoes, such as a zoom. */
 export function step(changes: State): void {
   if (joins) history.replaceState(null, "", link(changes));
   else history.pushState(null, "", link(changes));

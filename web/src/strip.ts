@@ -1,5 +1,5 @@
-// The strip above every view: accesses over the whole time. Dragging over it selects a time, which every
-// view, table and share then is of.
+// The strip above every view: accesses over the whole time. A drag selects a time, and all views, tables and shares
+// then cover the selected time.
 
 import { api, type Recording, standalone } from "./api.ts";
 import { toPixels } from "./axis.ts";
@@ -10,10 +10,10 @@ import { h } from "./dom.ts";
 import { count, percent, time } from "./format.ts";
 import { go } from "./state.ts";
 
-/** The part of the time that is selected, in nanoseconds since the recording began; null: all of it. */
+/** The selected time in nanoseconds since the recording began; null: the whole recording. */
 export type Selection = [number, number] | null;
 
-/** Which of what `since` and `until` in the address say there is in a recording. */
+/** The selection by `since` and `until` in the address, cut to the recording. */
 export function selectionOf(recording: Recording, since: number | null, until: number | null): Selection {
   if (since === null && until === null) return null;
   const end = recording.duration_ns;
@@ -22,7 +22,7 @@ export function selectionOf(recording: Recording, since: number | null, until: n
   return from === 0 && to === end ? null : [from, to];
 }
 
-/** Few accesses make wide bars: of narrow ones, most would be empty. */
+/** Number of bars: few accesses get wide bars, because most narrow bars would be empty. */
 const columns = (width: number, accesses: number) => Math.max(1, Math.round(Math.min(width / 3, Math.max(accesses / 6, 24))));
 
 function select(range: [number, number] | null): void {

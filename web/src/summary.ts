@@ -1,4 +1,4 @@
-// What to look at first: what was lost, to what, what a plan would save, and what to know about the recording.
+// What to look at first: lost time, its causes, the saving that a plan predicts, and warnings about the recording.
 
 import { api, type Costly, type Plan, standalone, type Summary } from "./api.ts";
 import { type Context, objects } from "./context.ts";
@@ -8,7 +8,7 @@ import { howSure } from "./plan.ts";
 import { link, type State } from "./state.ts";
 import { bar } from "./table.ts";
 
-/** An address without what another view zoomed to. */
+/** A link without the zoom, search and order of other views. */
 const to = (changes: State) => link({ instance: "", from: "", to: "", t0: "", t1: "", search: "", sort: "", up: "", ...changes });
 
 export function summaryView(context: Context): HTMLElement {
@@ -58,7 +58,7 @@ function facts(context: Context, summary: Summary): HTMLElement[] {
 
 const sentence = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** What the plan predicts, in the words of its own view, and how sure that is. */
+/** The plan's prediction, in the words of the plan's view, and its uncertainty. */
 function saving(plan: Plan, context: Context): Element[] {
   const open = h("a", { href: to({ view: "plan" }) }, "plan");
   const placed = plan.objects.filter((object) => object.why !== null);
@@ -86,7 +86,7 @@ function saving(plan: Plan, context: Context): Element[] {
   return [
     ...lines.map((line) => h("p", {}, line)),
     ...plan.warnings.map((warning) => h("p", { className: "problem" }, `Warning: ${warning}.`)),
-    // With one node they say again that there is one.
+    // With one node, the notes would only repeat that there is one.
     ...(one ? [] : plan.notes).map((note) => h("p", { className: "note" }, coded(`${sentence(note)}.`))),
   ];
 }

@@ -1,4 +1,4 @@
-// The results of a sweep: a table that sorts by any figure, and a chart that compares settings over traces and machines.
+// Results of a sweep: a table that sorts by any figure, and a chart that compares settings over traces and machines.
 
 import { api, type Sweep, type SweepRow } from "./api.ts";
 import { Chart, named, type Values } from "./chart.ts";
@@ -7,7 +7,7 @@ import { h } from "./dom.ts";
 import { count, percent, counted, time } from "./format.ts";
 import { type Column, sortedTable } from "./table.ts";
 
-/** Settings that the chart has, at most: the quickest of more. */
+/** Most settings in the chart; if there are more, the quickest. */
 const SETTINGS_MAX = 60;
 
 export function sweepView(number: number, name: string): HTMLElement {
@@ -50,7 +50,7 @@ function cells(rows: SweepRow[]): HTMLElement {
   return sortedTable("cells", rows, columns);
 }
 
-/** A line for each setting, and on it a mark for each trace and machine: its time over that of the first policy there. */
+/** A row for each setting with a dot for each trace and machine: its time relative to the first policy's. */
 function chart(rows: SweepRow[]): Chart {
   const places = [...new Set(rows.map(place))];
   const ratios = new Map<string, [number, SweepRow][]>();

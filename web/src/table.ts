@@ -6,13 +6,13 @@ import { note, read } from "./state.ts";
 
 export interface Column<Row> {
   title: string;
-  /** What is sorted by and exported. */
+  /** Value for sorting and export. */
   value(row: Row): string | number;
   cell?(row: Row): Child;
-  /** Numbers are set to the right, and sorted from the largest. */
+  /** Aligned to the right, and sorted with the largest first. */
   number?: boolean;
   hint?: string;
-  /** Left out of narrow windows, where the columns that say most need the room; the CSV has it. */
+  /** Hidden in narrow windows; the CSV has the column. */
   minor?: boolean;
 }
 
@@ -29,23 +29,23 @@ export interface Table<Row> {
   columns: Column<Row>[];
   sort: { column: number; up: boolean } | null;
   sorted?(column: number, up: boolean): void;
-  /** Rows shown at first. */
+  /** Number of rows shown at first. */
   most?: number;
 }
 
 const classOf = <Row>(column: Column<Row>) => `${column.number ? "number" : ""}${column.minor ? " minor" : ""}`.trim();
 
-/** Of more rows, those in sight are in the page, and no others. */
+/** Above this number of rows, the page holds only the rows in sight. */
 const WINDOWED = 1000;
-/** Rows beyond the edges that are there before they are scrolled to. */
+/** Rows beyond the visible edges that are drawn in advance. */
 const MARGIN = 20;
 
-/** Has a table's body scroll by itself, with the rows of the moment in it. */
+/** Makes a table's body scroll by itself, holding only the rows in sight. */
 function windowed(body: HTMLElement, count: number, row: (at: number) => HTMLElement): void {
   const element = body.closest("table");
   const frame = element?.parentElement;
   if (!element || !frame) return;
-  // Columns stay as wide as they are, whatever comes into sight.
+  // Fixes the widths of columns, which would otherwise change with the rows in sight.
   element.querySelectorAll("th").forEach((cell) => { cell.style.width = `${cell.offsetWidth}px`; });
   element.style.width = `${element.offsetWidth}px`;
   element.classList.add("windowed");
@@ -73,7 +73,7 @@ export function table<Row>({ name, rows, columns, sort, sorted, most = 200 }: Ta
   if (sort !== null && columns[sort.column] !== undefined) {
     const { value } = columns[sort.column];
     const direction = sort.up ? 1 : -1;
-    // Each value is asked for once: there may be a million.
+    // Computes each value once: there may be a million rows.
     const keys = new Map(order.map((row) => [row, value(row)]));
     const { compare } = new Intl.Collator(undefined, { numeric: true });
     order.sort((left, right) => {
@@ -112,7 +112,7 @@ export function table<Row>({ name, rows, columns, sort, sorted, most = 200 }: Ta
   );
 }
 
-/** A table whose order is in the address. */
+/** A table whose order is kept in the address. */
 export function sortedTable<Row>(name: string, rows: Row[], columns: Column<Row>[]): HTMLElement {
   const place = h("div");
   const draw = () => {

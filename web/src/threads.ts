@@ -1,4 +1,4 @@
-// Threads: who shares pages with whom, and where each ran.
+// Threads: which of them share pages, and where each ran.
 
 import { api, type LineUser, type SharedLine, type SharedLines, type Thread } from "./api.ts";
 import { toPixels } from "./axis.ts";
@@ -10,10 +10,10 @@ import { type Picture, Plot } from "./plot.ts";
 import { link } from "./state.ts";
 import { table } from "./table.ts";
 
-/** A thread, its number, and the position of the node that it was mostly on. */
+/** A thread, its number, and the position of the node on which most of its samples were; -1 if unknown. */
 interface Row { thread: Thread; number: number; node: number }
 
-/** Accesses of all threads to a line from which it can be told whether bytes are shared. */
+/** Fewest accesses to a line from which the view tells whether threads share bytes of the line. */
 const TELLING = 8;
 
 export function threadsView(context: Context): HTMLElement {
@@ -29,7 +29,7 @@ export function threadsView(context: Context): HTMLElement {
     }
     return [...sums].sort((a, b) => b[1] - a[1])[0]?.[0] ?? -1;
   };
-  // Threads of one node stand together, each team in its order.
+  // Threads of one node stand together, in the order of their process and team.
   const order = recording.threads
     .map((thread, number) => ({ thread, number, node: home(number) }))
     .filter(({ number }) => (report[number]?.accesses ?? 0) > 0)
@@ -41,7 +41,6 @@ export function threadsView(context: Context): HTMLElement {
   const found = api.threads(context.number, context.selection);
   const height = Math.min(560, 80 + 16 * Math.max(order.length, 6));
 
-  // Square cells.
   const side = Math.min(Math.max(40 * order.length, 288), 560);
   const shared = new Plot({
     title: "Pages that threads share",
@@ -127,7 +126,7 @@ export function threadsView(context: Context): HTMLElement {
               const [left, top] = toPixels(content, area, [begin + position * part, line]);
               const [right, bottom] = toPixels(content, area, [begin + (position + 1) * part, line + 1]);
               g.fillStyle = colour(cpu);
-              // Whole pixels: neighbours show no seam.
+              // Edges at whole pixels, so that neighbours show no seam.
               g.fillRect(Math.floor(left), top + 1, Math.ceil(right) - Math.floor(left), bottom - top - 2);
             });
           });
@@ -175,16 +174,16 @@ export function threadsView(context: Context): HTMLElement {
 }
 
 
-/** Bytes that were not seen to be shared may be, where little was seen. */
+/** False sharing, true sharing, or too few accesses to tell: with few samples, shared bytes may remain unseen. */
 const sharing = ({ is_apart, threads }: SharedLine) =>
   !is_apart ? "true" : threads.reduce((sum, { loads, stores }) => sum + loads + stores, 0) < TELLING ? "too few to tell" : "false";
 
-/** Lines that several threads write: who writes takes the line from all others. */
+/** Cache lines that several threads write: each store takes the line from all other caches. */
 function sharedLines(context: Context): HTMLElement {
   const { recording } = context;
   const place = h("div", {}, "…");
   const known = objects(context).flatMap(({ row, shown, number }) => shown.instances.map((instance) => ({ row, number, instance })))
-    // An object within another comes first.
+    // The smallest object around a line comes first: an object may lie within another.
     .sort((a, b) => a.instance.bytes - b.instance.bytes);
   const at = (line: SharedLine) => known.find(({ instance }) => line.place !== null && instance.place <= line.place + 63 && line.place < instance.place + instance.bytes);
   const user = ({ thread, loads, stores, offsets }: LineUser) =>
