@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::socket::Socket;
 
-/// How long anything may take: a loaded machine is slow, and a test must not fail for that.
+/// Limit of each operation: far more than needed, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Chromium with one page.
@@ -21,12 +21,12 @@ pub struct Browser {
     socket: Socket,
     session: String,
     messages: u64,
-    /// What the page wrote on its console, and exceptions nobody caught.
+    /// Console messages of the page and uncaught exceptions.
     pub complaints: Vec<String>,
 }
 
 impl Browser {
-    /// Starts one whose profile and downloads are under `folder`.
+    /// Starts Chromium with its profile and downloads under `folder`.
     pub fn start(folder: &Path) -> Browser {
         let profile = folder.join("profile");
         let mut command = Command::new("chromium");
@@ -68,7 +68,7 @@ impl Browser {
                 _ => panic!("chromium ended before it listened:\n{said}"),
             }
         };
-        // Whoever doesn't read lets it block.
+        // Chromium would block on a full pipe.
         std::thread::spawn(move || for _ in lines {});
         let socket = Socket::open(&address, PATIENCE).expect("a DevTools socket");
         let mut browser = Browser {
@@ -101,14 +101,14 @@ impl Browser {
         browser
     }
 
-    /// Size of the window, in pixels.
+    /// Sets the size of the window, in pixels.
     pub fn size(&mut self, width: u32, height: u32) {
         let size =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size);
     }
 
-    /// Calls a method of the protocol.
+    /// Calls a method of the DevTools protocol.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.messages += 1;
         let number = self.messages;
@@ -140,12 +140,12 @@ impl Browser {
         }
     }
 
-    /// Goes to an address.
+    /// Opens an address.
     pub fn open(&mut self, address: &str) {
         self.call("Page.navigate", json!({ "url": address }));
     }
 
-    /// Value of a JavaScript expression; a promise's once it is kept.
+    /// Value of a JavaScript expression; a promise's value once it is resolved.
     #[track_caller]
     pub fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({
@@ -166,8 +166,8 @@ impl Browser {
         self.wait_with(expression, |_| ());
     }
 
-    /// Waits until nothing holds what a weak reference was made of. What was just on the page is also held
-    /// by the browser for a while: by the last frame, by requests that are being answered.
+    /// Waits until the object behind a weak reference is collected. The browser keeps objects of the last frame and of
+    /// pending requests for a while.
     #[track_caller]
     pub fn let_go(&mut self, reference: &str) {
         self.wait_with(&format!("{reference}.deref() === undefined"), |browser| {
@@ -175,7 +175,7 @@ impl Browser {
         });
     }
 
-    /// Waits until an expression is true; does something before each look at it.
+    /// Waits until an expression is true; calls `before` ahead of each evaluation.
     #[track_caller]
     fn wait_with(&mut self, expression: &str, before: impl Fn(&mut Self)) {
         let started = Instant::now();
@@ -227,7 +227,7 @@ impl Browser {
         }
     }
 
-    /// Presses and releases a key that types nothing.
+    /// Presses and releases a key.
     pub fn key(&mut self, key: &str) {
         let text = if key.len() == 1 { key } else { "" };
         for kind in ["keyDown", "keyUp"] {
@@ -236,7 +236,7 @@ impl Browser {
         }
     }
 
-    /// Memory of the processes that draw pages, in KiB: what is theirs alone.
+    /// Private memory of the processes that draw pages, in KiB.
     pub fn page_memory_kib(&self) -> u64 {
         let mut parents = Vec::new();
         for entry in fs::read_dir("/proc").expect("it is mounted").flatten() {
@@ -244,7 +244,7 @@ impl Browser {
                 continue;
             };
             let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            // After the name, which may hold anything: state, parent.
+            // The fields after the name, which may contain any character: state, parent.
             let parent = stat
                 .rsplit(')')
                 .next()
@@ -278,7 +278,7 @@ impl Browser {
         ours.iter().map(private).sum()
     }
 
-    /// The page as PNG.
+    /// A screenshot of the page as PNG.
     pub fn screenshot(&mut self) -> Vec<u8> {
         let found = self.call("Page.captureScreenshot", json!({ "format": "png" }));
         decoded(found["data"].as_str().expect("base64"))
@@ -293,7 +293,7 @@ impl Drop for Browser {
     }
 }
 
-/// Base64, of which the protocol's pictures are made.
+/// Decodes Base64.
 fn decoded(text: &str) -> Vec<u8> {
     let digits = text.bytes().filter_map(|byte| match byte {
         b'A'..=b'Z' => Some(byte - b'A'),

@@ -1,4 +1,4 @@
-//! Black-box runs: one folder per test, the binaries under test, and what came of a command.
+//! Black-box runs: one folder per test, paths of the programs under test, and results of commands.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -19,7 +19,7 @@ pub fn repository() -> &'static Path {
         .expect("tests/ is inside the repository")
 }
 
-/// Cargo's target folder, the one this very program was built into.
+/// Cargo's target folder that this program was built into.
 pub fn target() -> PathBuf {
     let own = std::env::current_exe().expect("a running program has a path");
     // TARGET/PROFILE/deps/test-1234 or TARGET/PROFILE/program.
@@ -38,8 +38,7 @@ fn profile_folder(program: &Path) -> &Path {
     }
 }
 
-/// The `nearpage` under test: `NEARPAGE_BIN`, or the one built with the same profile as this
-/// test.
+/// The `nearpage` under test: `NEARPAGE_BIN`, or the binary built with the same profile as this test.
 pub fn nearpage_path() -> PathBuf {
     if let Some(path) = std::env::var_os("NEARPAGE_BIN") {
         return path.into();
@@ -54,13 +53,13 @@ pub fn nearpage_path() -> PathBuf {
     path
 }
 
-/// The program of that name from `workloads/`, all of which are built on first use.
+/// Path of a program from `workloads/`. The first call builds all of them.
 pub fn workload(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let folder = target().join("workloads");
         fs::create_dir_all(&folder).expect("the target folder is writable");
-        // Test programs that run at the same time must not link the same file at once.
+        // Test programs that run in parallel must not link the same file at once.
         let lock = File::create(folder.join(".lock")).expect("the target folder is writable");
         lock.lock().expect("locking a file of ours");
         let made = Command::new("make")
@@ -77,7 +76,7 @@ pub fn workload(name: &str) -> PathBuf {
     path
 }
 
-/// A folder for one test. It goes with the `Case`, and stays to be looked at if the test panics.
+/// A test's own folder. It is deleted with the `Case`, but stays if the test panics.
 #[derive(Debug)]
 pub struct Case {
     folder: PathBuf,
@@ -99,13 +98,13 @@ impl Case {
         }
     }
 
-    /// Commands may take that long, in place of two minutes.
+    /// Sets the time limit of each command, instead of two minutes.
     pub fn limit(mut self, limit: Duration) -> Case {
         self.limit = limit;
         self
     }
 
-    /// Its absolute path.
+    /// The folder's absolute path.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -115,28 +114,28 @@ impl Case {
         self.folder.join(name)
     }
 
-    /// A file's text.
+    /// Text of a file in the folder.
     pub fn read(&self, name: impl AsRef<Path>) -> String {
         let path = self.path(name);
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// Writes a file, and gives its path.
+    /// Writes a file and returns its path.
     pub fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         path
     }
 
-    /// Writes a program, and gives its path. A child writes the file: a file that this process
-    /// itself had open for writing would stay open in whatever other tests fork at that moment,
-    /// and could not be executed until those execute another program (ETXTBSY).
+    /// Writes an executable file and returns its path. A child process writes the file: if this process
+    /// opened it for writing, children that other tests fork would inherit the descriptor, and the
+    /// kernel would refuse to execute the file (ETXTBSY) until each of them has called exec.
     pub fn program(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
         let plain = self.write(".program", content);
         self.program_copy(plain, name)
     }
 
-    /// Copies a program into the folder, by a child as [`Case::program`] says, and gives its path.
+    /// Copies a program into the folder and returns its path. A child copies, for the reason at [`Case::program`].
     pub fn program_copy(&self, from: impl AsRef<Path>, name: impl AsRef<Path>) -> PathBuf {
         let path = self.path(name);
         let status = Command::new("install")
@@ -151,8 +150,8 @@ impl Case {
         path
     }
 
-    /// A command that runs in the folder, at home there, and knows nothing of a surrounding
-    /// nearpage or OpenMP setting.
+    /// A command that runs in the folder with the folder as its home, without settings of nearpage or
+    /// OpenMP from the surrounding environment.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.folder).stdin(Stdio::null());
@@ -181,7 +180,7 @@ impl Case {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (stdout, stderr) = (format!(".stdout-{number}"), format!(".stderr-{number}"));
-        // Into files, not pipes: a child left behind would hold a pipe open.
+        // Into files, not pipes: a leftover child would keep a pipe open.
         let open =
             |name: &str| File::create(self.path(name)).expect("the case's folder is writable");
         let started = Instant::now();
@@ -228,45 +227,45 @@ impl Drop for Case {
     }
 }
 
-/// A command that has ended. Its `Display` shows all of it, for messages of assertions.
+/// A command that has ended. Its `Display` shows everything, for messages of assertions.
 #[derive(Debug, Clone)]
 pub struct Finished {
-    /// What was run.
+    /// The command line.
     pub command: String,
-    /// The exit code, unless a signal ended it.
+    /// The exit code, unless a signal ended the command.
     pub code: Option<i32>,
-    /// The signal that ended it, if one did.
+    /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// All of its standard output.
+    /// Complete standard output.
     pub stdout: String,
-    /// All of its standard error.
+    /// Complete standard error.
     pub stderr: String,
     /// Wall time.
     pub elapsed: Duration,
 }
 
 impl Finished {
-    /// Itself, if the command succeeded.
+    /// Returns itself if the command succeeded.
     #[track_caller]
     pub fn success(self) -> Finished {
         self.exits(0)
     }
 
-    /// Itself, if the exit code is this one.
+    /// Returns itself if the exit code is `code`.
     #[track_caller]
     pub fn exits(self, code: i32) -> Finished {
         assert_eq!(self.code, Some(code), "{self}");
         self
     }
 
-    /// Itself, if this signal ended it.
+    /// Returns itself if this signal ended the command.
     #[track_caller]
     pub fn is_ended_by(self, signal: i32) -> Finished {
         assert_eq!(self.signal, Some(signal), "{self}");
         self
     }
 
-    /// Itself, if the exit code is this one and the only line on standard error says all of `words`.
+    /// Returns itself if the exit code is `code` and standard error is one line that contains all of `words`.
     #[track_caller]
     pub fn says(self, code: i32, words: &[&str]) -> Finished {
         let finished = self.exits(code);

@@ -1,20 +1,20 @@
-//! Pages whose command lines are run: what they show is what the commands print.
+//! Runs the command lines of documentation pages, and compares their output with the pages.
 //!
-//! A block of a page that begins with ` ```console ` has command lines after `$ ` and below each what it printed, on
-//! standard output and standard error together. The commands of a page run in one shell, in an empty folder with the
-//! built `nearpage` on PATH, the program `cg` and a link to `workloads`.
+//! In a page, a block that begins with ` ```console ` has command lines after `$ `, and below each the command's
+//! standard output and standard error. All commands of a page run in one shell, in an empty folder with the built
+//! `nearpage` on PATH, the program `cg` and a link to `workloads`.
 //!
-//! What is printed has to be what the page shows, with these liberties:
+//! The printed text may differ from the page only as follows:
 //!
-//! - figures, their units, and bars of charts may differ, and so may the number of blanks;
-//! - a line `…` stands for any number of lines, and `…` within a line for any text;
-//! - a line that is indented goes on with the line above, wherever words wrapped.
+//! - Figures, their units, bars of charts and the number of blanks may differ.
+//! - A line `…` stands for any number of lines, and `…` within a line for any text.
+//! - An indented line continues the line above, so that words may wrap anywhere.
 //!
-//! After a comment `<!-- rows vary: REASON -->`, commands of a block print tables whose rows depend on how busy the machine was:
-//! their headings and nearpage's messages without figures have to be there, in order, and any other lines may be.
+//! The comment `<!-- rows vary: REASON -->` is for tables whose rows depend on how busy the machine was. It applies to
+//! the next block: its headings and nearpage's messages without figures must appear in order, among any other lines.
 //!
-//! A command with `# until Ctrl-C` behind it is interrupted after some seconds. Blocks after a comment
-//! `<!-- not run: REASON -->` are left out.
+//! A command followed by `# until Ctrl-C` is interrupted after some seconds. The block after a comment `<!-- not run:
+//! REASON -->` is left out.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -30,23 +30,24 @@ const UNTIL_INTERRUPTED: &str = "# until Ctrl-C";
 const MARK: &str = "@@command ";
 const ELLIPSIS: &str = "…";
 
-/// A command line of a page, and what the page shows below it.
+/// A command line of a page and the output below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// The line in the file on which the command stands, from 0.
+    /// Number of the command's line in the file, from 0.
     pub line: usize,
     /// The command.
     pub command: String,
-    /// What it prints.
+    /// Lines of output.
     pub output: Vec<String>,
-    /// Rows of its tables depend on how busy the machine was.
+    /// Do the rows of its tables depend on how busy the machine was?
     pub rows_vary: bool,
 }
 
-/// The commands of a page that are run. Fails where a block has command lines and is neither run nor left out for a reason.
+/// The commands of a page to run. Fails for a block with command lines that is neither runnable nor left out for a
+/// reason.
 ///
 /// # Errors
-/// The line, and what to do.
+/// The line, and how to mend the page.
 pub fn commands(page: &str) -> Result<Vec<Shown>, String> {
     let mut shown: Vec<Shown> = Vec::new();
     let mut block = None;
@@ -96,7 +97,7 @@ pub fn commands(page: &str) -> Result<Vec<Shown>, String> {
     Ok(shown)
 }
 
-/// Runs the commands in one shell, and gives what each of them printed.
+/// Runs the commands in one shell and returns each command's output.
 pub fn run(name: &str, commands: &[Shown]) -> Vec<Vec<String>> {
     let case = Case::new(name).limit(Duration::from_secs(600));
     let bin = case.path(".bin");
@@ -122,7 +123,7 @@ pub fn run(name: &str, commands: &[Shown]) -> Vec<Vec<String>> {
         .args(["-c", "exec bash .script >.printed 2>&1"])
         .env("PATH", format!("{}:{path}", bin.display()))
         .env("COLUMNS", "100")
-        // Tests may run as root in a container, which Open MPI refuses otherwise.
+        // In containers, tests may run as root, which Open MPI refuses by default.
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
@@ -145,7 +146,7 @@ pub fn run(name: &str, commands: &[Shown]) -> Vec<Vec<String>> {
 }
 
 impl Shown {
-    /// Is this what the page shows, but for what may differ?
+    /// Does printed output match the page, apart from permitted differences?
     pub fn is(&self, printed: &[String]) -> bool {
         if !self.rows_vary {
             return is_as_shown(&self.output, printed);
@@ -158,7 +159,7 @@ impl Shown {
     }
 }
 
-/// The heading of a table, or a message, without figures.
+/// Is the line a table's heading or a message without figures?
 fn is_constant(line: &str) -> bool {
     let is_heading = line.trim().contains("  ");
     let has_figures = plain(line).contains('#') || line.contains(ELLIPSIS);
@@ -171,7 +172,7 @@ fn is_as_shown(shown: &[String], printed: &[String]) -> bool {
     lines_match(&shown, &printed)
 }
 
-/// Lines with those that go on with them, and figures left out.
+/// Lines joined with their continuations, without figures.
 fn joined(lines: &[String]) -> Vec<String> {
     let mut joined: Vec<String> = Vec::new();
     for line in lines {
@@ -187,7 +188,7 @@ fn joined(lines: &[String]) -> Vec<String> {
     joined
 }
 
-/// A line without its figures.
+/// A line with `#` in place of its figures.
 fn plain(line: &str) -> String {
     const UNITS: [&str; 17] = [
         "ns", "µs", "ms", "s", "B", "KiB", "MiB", "GiB", "k", "M", "G", "%", "Hz", "h", "min", "x",
@@ -249,7 +250,7 @@ fn line_matches(shown: &str, printed: &str) -> bool {
     rest.ends_with(last.trim_start())
 }
 
-/// The page with these outputs in the place of those that differ.
+/// The page with differing outputs replaced.
 pub fn renewed(page: &str, commands: &[Shown], outputs: &[Vec<String>]) -> String {
     let mut lines: Vec<String> = page.lines().map(str::to_owned).collect();
     for (shown, printed) in commands.iter().zip(outputs).rev() {
@@ -262,10 +263,10 @@ pub fn renewed(page: &str, commands: &[Shown], outputs: &[Vec<String>]) -> Strin
     lines.join("\n") + "\n"
 }
 
-/// Runs a page's commands, and says how it differs. `NEARPAGE_RENEW_DOCUMENTS=1` writes what was printed into the page.
+/// Runs a page's commands and compares the output. `NEARPAGE_RENEW_DOCUMENTS=1` writes the new output into the page.
 ///
 /// # Errors
-/// What differs, command by command.
+/// The differences, command by command.
 pub fn check(path: &Path) -> Result<(), String> {
     let page = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let at = |message| format!("{}: {message}", path.display());

@@ -1,10 +1,9 @@
-//! A real Linux with several memory nodes, on a machine that has one.
+//! A real Linux with several memory nodes, on a machine with one node.
 //!
-//! QEMU emulates the machine in software. The guest's root is this machine's, read-only over 9p,
-//! so whatever is built or installed here runs there under the same path; one folder is writable
-//! in the guest, again under the same path. `tests/setup` prepares the kernel and an initramfs
-//! whose `/init` (`tests/guest/init`) runs a script and powers off. Results are read from files:
-//! the console is only quoted when something fails.
+//! QEMU emulates the guest in software. The guest's root is this machine's file system, read-only over 9p, so
+//! everything built or installed here runs there under the same path. One folder is writable in the guest, under the
+//! same path, too. `tests/setup` prepares the kernel and an initramfs whose `/init` (`tests/guest/init`) runs a script
+//! and powers off. Results are read from files; the console is only quoted in error messages.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,14 +17,14 @@ use std::time::{Duration, Instant};
 
 use crate::case::{Case, repository};
 
-/// About ten times what a boot takes on two idle cores.
+/// About ten times a boot's duration on two idle cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
 const ATTEMPTS: u32 = 2;
-/// What `/init` and the emulator leave in the folder.
+/// Files that `/init` and the emulator leave in the folder.
 const RESULTS: [&str; 5] = ["booted", "status", "stdout", "stderr", "console"];
-/// The emulated time stamp counters agree; without a word the kernel distrusts them and reads a clock
-/// a hundred times slower. In some hundred boots a kernel once had two CPUs wait for each other for
-/// good: one that does nothing for a minute dies, and says what its CPUs did.
+/// `tsc=reliable`: the emulated time stamp counters agree, but by default the kernel distrusts them and reads a clock a
+/// hundred times slower. The other parameters end a hanging guest after a minute, with a report of its CPUs: once in
+/// several hundred boots, two CPUs of a kernel waited for each other forever.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 tsc=reliable \
     watchdog_thresh=30 softlockup_panic=1 softlockup_all_cpu_backtrace=1 \
     rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.panic_on_rcu_stall=1";
@@ -33,42 +32,42 @@ const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 tsc=reliable 
 /// The machine that the guest sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
-    /// In the order of their numbers.
+    /// Nodes in the order of their numbers.
     pub nodes: Vec<GuestNode>,
     /// `distances[from][to]` as in the ACPI SLIT: 10 is local.
     pub distances: Vec<Vec<u8>>,
 }
 
-/// One memory node. CPUs are numbered through, node by node.
+/// A memory node. CPUs are numbered consecutively, node by node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuestNode {
-    /// None makes a memory-only node.
+    /// Number of CPUs; 0 makes a memory-only node.
     pub cpus: u32,
-    /// Of which the kernel keeps about 10 MiB, and 60 MiB on one of the nodes.
+    /// Size in MiB. The kernel itself takes about 10 MiB of it, and 60 MiB on one of the nodes.
     pub memory_mib: u32,
 }
 
-/// What a script left.
+/// Results of a script.
 #[derive(Debug)]
 pub struct GuestOutput {
-    /// The script's exit status, 128 + N if signal N ended it.
+    /// The script's exit status; 128 + N if signal N ended the script.
     pub status: i32,
-    /// All of its standard output.
+    /// The script's standard output.
     pub stdout: String,
-    /// All of its standard error.
+    /// The script's standard error.
     pub stderr: String,
-    /// From the emulator's start until the script's.
+    /// Time from the emulator's start to the script's.
     pub boot: Duration,
-    /// From the script's start until the guest was off.
+    /// Time from the script's start until the guest was off.
     pub script: Duration,
 }
 
-/// Why there is no [`GuestOutput`].
+/// Reasons for not getting a [`GuestOutput`].
 #[derive(Debug)]
 pub enum GuestError {
-    /// `tests/setup` hasn't been run.
+    /// `tests/setup` has not been run.
     NotSetUp {
-        /// The first file that isn't there.
+        /// The first missing file.
         missing: PathBuf,
     },
     /// The script never started.
@@ -76,7 +75,7 @@ pub enum GuestError {
         /// The console's last lines.
         console: String,
     },
-    /// The guest went down in the middle of the script.
+    /// The guest died while the script ran.
     Died {
         /// The console's last lines.
         console: String,
@@ -92,7 +91,7 @@ pub enum GuestError {
         /// The console's last lines.
         console: String,
     },
-    /// On this side of the guest.
+    /// A file operation or the emulator's start failed on the host.
     Io(io::Error),
 }
 
@@ -107,7 +106,7 @@ impl Guest {
         Guest::ring(4, 2, 512)
     }
 
-    /// Nodes alike on a ring: distance 10 at home, and 6 more for each hop.
+    /// Equal nodes on a ring: distance 10 to the node itself, and 6 more for each hop.
     pub fn ring(nodes: usize, cpus: u32, memory_mib: u32) -> Guest {
         let distance = |from: usize, to: usize| {
             let apart = from.abs_diff(to);
@@ -121,7 +120,7 @@ impl Guest {
         }
     }
 
-    /// The node a CPU belongs to.
+    /// The node of a CPU.
     pub fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
         let mut end = 0;
         let mut nodes = self.nodes.iter().enumerate();
@@ -133,15 +132,14 @@ impl Guest {
             .map(|(id, _)| id as u32)
     }
 
-    /// Runs a shell script in a folder of its own.
+    /// Runs a shell script in a new folder.
     pub fn run(&self, script: &str, limit: Duration) -> Result<GuestOutput, GuestError> {
         self.run_in(&Case::new("guest"), script, limit)
     }
 
-    /// Runs a shell script in the case's folder: files there are seen by both sides, and it is
-    /// the only place the guest can write to, apart from `$TMPDIR` in its memory. `limit` is
-    /// for the script, without the boot. A guest that doesn't boot, or whose kernel dies, is tried
-    /// once more, in the folder as it was.
+    /// Runs a shell script in the case's folder. Host and guest share the folder, which is the only place that the
+    /// guest can write to, apart from `$TMPDIR` in its own memory. `limit` is for the script, without the boot. A guest
+    /// that does not boot, or whose kernel dies, gets a second attempt, in the folder as it was before.
     pub fn run_in(
         &self,
         case: &Case,
@@ -150,7 +148,7 @@ impl Guest {
     ) -> Result<GuestOutput, GuestError> {
         let folder = case.folder().canonicalize()?;
         let image = Image::find()?;
-        // One guest at a time: each is as many busy threads as it has CPUs.
+        // One guest at a time: each keeps as many threads busy as it has CPUs.
         let lock = File::create(image.folder.join("lock"))?;
         lock.lock()?;
         fs::write(folder.join("script"), script)?;
@@ -193,7 +191,7 @@ impl Guest {
         };
         let mut boot = None;
         loop {
-            // Asked for first, so that whatever an ended guest wrote is seen below.
+            // Checked before the files are read, so that everything an ended guest wrote is seen below.
             let ended = machine.0.try_wait()?.is_some();
             let elapsed = started.elapsed();
             if boot.is_none() && folder.join("booted").exists() {
@@ -243,7 +241,7 @@ impl Guest {
         let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
 
         add("-machine", "q35".into());
-        // KVM is there on some machines and hangs on some of those.
+        // No KVM: some machines lack it, and on some others it hangs.
         add("-accel", "tcg,thread=multi".into());
         add("-cpu", "max".into());
         add("-smp", cpus.to_string());
@@ -289,7 +287,7 @@ impl Guest {
     }
 }
 
-/// What `tests/setup` prepares.
+/// Files that `tests/setup` prepares.
 struct Image {
     folder: PathBuf,
     kernel: PathBuf,
@@ -343,7 +341,7 @@ fn names_in(folder: &Path) -> io::Result<BTreeSet<OsString>> {
         .collect()
 }
 
-/// Enough for what four CPUs were doing.
+/// The last lines of a file: enough to show what four CPUs were doing.
 fn tail(path: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
     let lines: Vec<&str> = text.lines().collect();

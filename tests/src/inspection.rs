@@ -1,4 +1,4 @@
-//! What `tests/guest/inspect` found in a paused workload.
+//! Results of `tests/guest/inspect` for a paused workload.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,22 +10,21 @@ use crate::numa_maps::{self, Mapping};
 use crate::page_nodes::{PageNodes, middle_of, share_of};
 use crate::paused::Paused;
 
-/// Where the pages of a workload's objects were at its end.
+/// Nodes of the pages of a workload's objects at its end.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The workload's own account.
+    /// The table that the workload wrote.
     pub paused: Paused,
-    /// The kernel's, per mapping.
+    /// The kernel's page counts per mapping.
     pub numa_maps: Vec<Mapping>,
-    /// By object, page by page.
+    /// Node of each page, by object.
     pub pages: BTreeMap<String, PageNodes>,
-    /// The command's standard output.
+    /// Standard output of the command.
     pub stdout: String,
 }
 
 impl Inspection {
-    /// A line of shell that runs `command` (a workload, or nearpage running one) and leaves an
-    /// inspection in a folder of this name.
+    /// A shell command that runs `command` (a workload, or nearpage running one) and leaves an inspection in `folder`.
     pub fn command(folder: &str, command: &str) -> String {
         let inspect = repository().join("tests/guest/inspect");
         let pagenodes = workload("pagenodes");
@@ -36,7 +35,7 @@ impl Inspection {
         )
     }
 
-    /// Reads the folder; the error names the file that can't be read or understood.
+    /// Reads an inspection's folder; an error names the file that can't be read or parsed.
     pub fn read(folder: &Path) -> Result<Inspection, String> {
         let text = |name: &str| {
             let path = folder.join(name);
@@ -62,14 +61,14 @@ impl Inspection {
         })
     }
 
-    /// Share of an object's pages on the node of their thread, when thread k of T uses share k
-    /// of the object. Panics when the workload has no such object.
+    /// Share of an object's pages on the node of their thread, if thread k of T uses block k of T blocks of the object.
+    /// Panics if the workload has no such object.
     pub fn in_blocks(&self, object: &str, guest: &Guest) -> f64 {
         let range = &self.paused.objects[object];
         self.in_cyclic_blocks(object, range.end - range.start, guest)
     }
 
-    /// The same, when thread k of T uses share k of every period of so many bytes.
+    /// Like [`Inspection::in_blocks`], if thread k of T uses block k of T blocks of every period of `period_bytes`.
     pub fn in_cyclic_blocks(&self, object: &str, period_bytes: u64, guest: &Guest) -> f64 {
         let range = &self.paused.objects[object];
         let team = self.paused.threads.len() as u32;
@@ -88,7 +87,7 @@ impl Inspection {
 mod tests {
     use super::*;
 
-    /// Two threads, on the first and the last CPU of four nodes; eight pages of one object.
+    /// Two threads, on the first and the last CPU of four nodes; eight pages of an object.
     fn inspection(nodes: &str) -> Inspection {
         Inspection {
             paused: Paused::parse("pid 1\nthread 0 1 0\nthread 1 2 3\nobject o 0x1010 32768\n")

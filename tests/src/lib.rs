@@ -1,21 +1,19 @@
-//! What nearpage's end-to-end tests stand on.
+//! Tools of nearpage's end-to-end tests.
 //!
-//! - [`Case`]: a folder of its own for each test, in which `nearpage` and the workloads run.
-//! - [`Guest`]: a real Linux with several memory nodes, in software emulation, over the files of
-//!   this machine. It proves where pages are, never how fast anything is.
-//! - [`Inspection`]: what the objects of a workload are and on which nodes their pages, per
-//!   mapping and page by page.
-//!
+//! - [`Case`]: a test's own folder, in which `nearpage` and the workloads run.
+//! - [`Guest`]: a real Linux with several memory nodes, in software emulation, over the files of this machine. It shows
+//!   where pages are, never how fast anything is.
+//! - [`Inspection`]: objects of a workload and the nodes of their pages, per mapping and page by page.
 //! - [`Browser`]: a real Chromium, for the page.
-//! - [`documents`]: pages whose command lines are run.
-//! - [`chaos`]: real programs under nearpage while things go wrong around them.
-//! - [`lab`]: commands on a modelled machine.
-//! - [`generated`]: programs whose accesses are known, and what plans for them are worth.
-//! - [`mutated`]: recordings that lie, under each command that reads recordings.
+//! - [`documents`]: runs the command lines of documentation pages.
+//! - [`chaos`]: runs real programs under nearpage while things go wrong around them.
+//! - [`lab`]: runs commands on a modelled machine.
+//! - [`generated`]: judges plans for programs whose accesses are known.
+//! - [`mutated`]: runs commands on recordings with false content.
 //!
-//! It deliberately knows nothing of nearpage's crates: tests see what a user sees. Only the page's
-//! tests make up a recording, whose pattern they then look for, [`mutated`] changes tables, and [`generated`] asks
-//! where a plan puts each page.
+//! The tests see only what a user sees, so this crate avoids nearpage's other crates, with three exceptions: tests of
+//! the page make up a recording with a known pattern, [`mutated`] changes tables, and [`generated`] asks where a plan
+//! puts each page.
 //!
 //! ```no_run
 //! use nearpage_tests::{Case, Guest, Inspection, workload};

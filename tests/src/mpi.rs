@@ -1,8 +1,8 @@
-//! A program for MPI, as launchers start it.
+//! An MPI program for tests of launchers.
 
 use crate::Case;
 
-/// Its ranks add up what they have. With `abort` rank 1 gives up, with another word it ends by a signal.
+/// Ranks add up numbers. With the argument `abort`, rank 1 calls `MPI_Abort`; with any other, it ends by a signal.
 const PROGRAM: &str = r#"
 #include <mpi.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Who implements MPI.
+/// MPI implementations.
 #[derive(Clone, Copy, Debug)]
 pub enum Mpi {
     /// Open MPI.
@@ -37,10 +37,10 @@ pub enum Mpi {
     Mpich,
 }
 
-/// Compiles it as `app` in the case's folder.
+/// Compiles the program as `app` in the case's folder.
 ///
 /// # Panics
-/// Without Debian's packages libopenmpi-dev and libmpich-dev.
+/// The Debian packages libopenmpi-dev and libmpich-dev are not installed.
 pub fn compile_mpi_program(case: &Case, mpi: Mpi) {
     let source = case.write("app.c", PROGRAM);
     let mut compiler = case.command(match mpi {

@@ -1,11 +1,11 @@
-//! `/proc/PID/numa_maps`: how many pages of each mapping are on which node.
+//! Reads `/proc/PID/numa_maps`: number of pages of each mapping on each node.
 //!
-//! The kernel counts per mapping, so an object that shares its mapping with others cannot be
-//! told apart here: [`crate::page_nodes`] asks page by page.
+//! The kernel counts per mapping, so objects within one mapping can't be told apart here: [`crate::page_nodes`] asks
+//! page by page.
 
 use std::collections::BTreeMap;
 
-/// One line: one mapping.
+/// One line of `numa_maps`: one mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
@@ -13,18 +13,18 @@ pub struct Mapping {
     /// Memory policy as the kernel writes it: `default`, `prefer:1`, `prefer (many):0-1`,
     /// `interleave:0-3`, …
     pub policy: String,
-    /// What is mapped.
+    /// Kind of memory behind the mapping.
     pub backing: Backing,
-    /// Pages present on each node, in units of base pages (huge ones for hugetlbfs).
+    /// Pages present on each node, in base pages; in huge pages for hugetlbfs.
     pub pages: BTreeMap<u32, u64>,
     /// Size of the pages counted, in KiB; absent where no page is present.
     pub page_kib: Option<u64>,
 }
 
-/// What a mapping maps.
+/// Kinds of memory behind a mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backing {
-    /// Nothing with a name.
+    /// Anonymous memory without a name.
     Anonymous,
     /// The heap that `brk` grows.
     Heap,
@@ -35,13 +35,13 @@ pub enum Backing {
 }
 
 impl Mapping {
-    /// Pages present, on whichever node.
+    /// Pages present on all nodes.
     pub fn pages_present(&self) -> u64 {
         self.pages.values().sum()
     }
 }
 
-/// Reads the whole file; the error is the line that could not be understood.
+/// Parses the whole file; an error is the line that could not be parsed.
 pub fn parse(text: &str) -> Result<Vec<Mapping>, String> {
     text.lines()
         .map(|line| parse_line(line).ok_or_else(|| line.to_owned()))
@@ -50,7 +50,7 @@ pub fn parse(text: &str) -> Result<Vec<Mapping>, String> {
 
 fn parse_line(line: &str) -> Option<Mapping> {
     let (start, rest) = line.split_once(' ')?;
-    // The one policy with a space in its name.
+    // This policy alone has a space in its name.
     let policy_length = match rest.strip_prefix("prefer (many)") {
         Some(nodes) => rest.len() - nodes.len() + nodes.find(' ').unwrap_or(nodes.len()),
         None => rest.find(' ').unwrap_or(rest.len()),
@@ -81,8 +81,8 @@ fn parse_line(line: &str) -> Option<Mapping> {
     Some(mapping)
 }
 
-/// The mapping that holds an address. `numa_maps` has no ends, so an address in a gap is taken
-/// to be in the mapping before it.
+/// The mapping that holds an address. `numa_maps` has no end addresses, so an address in a gap counts to the mapping
+/// before it.
 pub fn mapping_of(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
     mappings
         .iter()
@@ -94,8 +94,8 @@ pub fn mapping_of(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
 mod tests {
     use super::*;
 
-    // Read in the guest (Linux 6.1) from `cg` under no policy, and under numactl's
-    //  `--interleave=0-2`, `--preferred-many=0-1` and `--localalloc`.
+    // Copied from the guest (Linux 6.1): `cg` without a policy and under numactl's `--interleave=0-2`,
+    // `--preferred-many=0-1` and `--localalloc`.
     const SAMPLE: &str = "\
 564a829aa000 default file=/opt/cg mapped=1 N0=1 kernelpagesize_kB=4
 564aa0758000 default heap anon=20 dirty=20 active=0 N3=20 kernelpagesize_kB=4

@@ -1,12 +1,12 @@
-//! The node of every page of a range, as `workloads/pagenodes` prints it.
+//! Reads the node of every page of a range, as `workloads/pagenodes` prints it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Base page size. The guest and every machine we test on have the same.
+/// Base page size of the guest and of all machines that run the tests.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Where the pages of one address range are.
+/// Nodes of the pages of an address range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageNodes {
     runs: Vec<Run>,
@@ -20,7 +20,7 @@ struct Run {
 }
 
 impl PageNodes {
-    /// Reads lines of `0xSTART PAGES NODE`; the error is the line that could not be understood.
+    /// Parses lines of `0xSTART PAGES NODE`; an error is the line that could not be parsed.
     pub fn parse(text: &str) -> Result<PageNodes, String> {
         let runs: Result<_, _> = text
             .lines()
@@ -45,8 +45,8 @@ impl PageNodes {
         count
     }
 
-    /// Share of the pages present that are on the node `expected` gives for their address.
-    /// Pages for which it gives none are left out; 1 if none is left.
+    /// Share of the present pages that are on the node `expected` returns for their address. Pages without an expected
+    /// node are left out; 1 if all are left out.
     pub fn share_where(&self, expected: impl Fn(u64) -> Option<u32>) -> f64 {
         let (mut asked, mut right) = (0u64, 0u64);
         for (address, node) in self.present() {
@@ -63,13 +63,13 @@ impl PageNodes {
     }
 }
 
-/// A page's middle byte, or the byte of the object that is nearest to it: a page that an object
-/// shares with its neighbour, or two threads with each other, belongs to whoever has that byte.
+/// A page's middle byte, or the object's byte nearest to it. Where objects or threads share a page, the page counts to
+/// whoever has this byte.
 pub fn middle_of(object: &Range<u64>, page: u64) -> u64 {
     (page + PAGE_BYTES / 2).clamp(object.start, object.end - 1)
 }
 
-/// Which of `shares` equal shares of a range an address in it belongs to.
+/// Number of the share that contains an address, if a range is divided into `shares` equal shares.
 pub fn share_of(range: &Range<u64>, shares: u32, address: u64) -> u32 {
     let offset = u128::from(address - range.start);
     (offset * u128::from(shares) / u128::from(range.end - range.start)) as u32
@@ -79,7 +79,7 @@ fn parse_run(line: &str) -> Option<Run> {
     let mut words = line.split_whitespace();
     let start = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
     let pages = words.next()?.parse().ok()?;
-    // A negative node is the kernel's error for a page that isn't there.
+    // A negative node is the kernel's error code for an absent page.
     let node: i64 = words.next()?.parse().ok()?;
     Some(Run {
         start,

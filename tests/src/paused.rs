@@ -1,17 +1,17 @@
-//! The table a workload writes to `WORKLOAD_PAUSE_FILE` before it waits to be looked at
+//! Reads the table that a workload writes to `WORKLOAD_PAUSE_FILE` before it pauses for inspection
 //! (`workloads/workload.h`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A workload's own account of itself.
+/// The table of a paused workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Paused {
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Its OpenMP team, by thread number.
+    /// Threads of the OpenMP team, by thread number.
     pub threads: BTreeMap<u32, PausedThread>,
-    /// Addresses of its objects, by name.
+    /// Address ranges of the objects, by name.
     pub objects: BTreeMap<String, Range<u64>>,
 }
 
@@ -20,12 +20,12 @@ pub struct Paused {
 pub struct PausedThread {
     /// The kernel's thread id.
     pub tid: u32,
-    /// The CPU it ran on when asked.
+    /// CPU at the time of the pause.
     pub cpu: u32,
 }
 
 impl Paused {
-    /// Reads the table; the error is the line that could not be understood.
+    /// Parses the table; an error is the line that could not be parsed.
     pub fn parse(text: &str) -> Result<Paused, String> {
         let mut paused = Paused::default();
         for line in text.lines() {

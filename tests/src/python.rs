@@ -1,4 +1,4 @@
-//! Packages of Python that read what nearpage writes.
+//! Installs Python packages that read nearpage's output.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::process::Command;
 
 use crate::target;
 
-/// Folder for `PYTHONPATH` with a package such as `duckdb==2.0.1` and what it needs, installed on first use; none, and a
-/// line that says so, where it can't be had.
+/// Folder for `PYTHONPATH` with a package such as `duckdb==2.0.1` and its dependencies, installed at first use. If the
+/// package can't be installed: none, and a printed line.
 ///
 /// # Panics
-/// A target folder that can't be written to.
+/// The target folder can't be written to.
 pub fn python_package(requirement: &str) -> Option<PathBuf> {
     let folder = target().join(requirement.replace("==", "-"));
     let lock = File::create(folder.with_extension("lock")).expect("the target folder is writable");

@@ -1,4 +1,4 @@
-//! A Slurm cluster of two emulated nodes on this host, for as long as a test runs: no systemd, no accounting.
+//! A Slurm cluster of two emulated nodes on this host for the duration of a test, without systemd and accounting.
 
 use std::fs::{self, File, Permissions};
 use std::io::Read;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use crate::{Case, Finished};
 
-/// Programs of Debian's packages slurmctld, slurmd, munge and slurm-client.
+/// Programs of the Debian packages slurmctld, slurmd, munge and slurm-client.
 const PROGRAMS: [&str; 5] = ["munged", "slurmctld", "slurmd", "srun", "sbatch"];
-/// How long the nodes may take to be there.
+/// Time limit for the nodes to come up.
 const START: Duration = Duration::from_secs(60);
 
-/// The cluster. Its daemons end with it.
+/// A cluster, whose daemons end when this is dropped.
 #[derive(Debug)]
 pub struct Slurm {
     folder: PathBuf,
@@ -23,10 +23,11 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Starts the daemons, with their files in the case's folder; none, and a line that says why, where there is no Slurm.
+    /// Starts the daemons, with files in the case's folder. Without Slurm or root: none, and a printed line with the
+    /// reason.
     ///
     /// # Panics
-    /// Daemons that do not start.
+    /// The daemons don't start.
     pub fn start(case: &Case) -> Option<Self> {
         let folders = std::env::var_os("PATH").unwrap_or_default();
         let is_there = |name: &&str| {
@@ -40,12 +41,12 @@ impl Slurm {
             );
             return None;
         }
-        // SAFETY: it has no arguments and cannot fail.
+        // SAFETY: the function has no arguments and can't fail.
         if unsafe { libc::geteuid() } != 0 {
             eprintln!("skipped: the daemons of Slurm want to be root");
             return None;
         }
-        // A socket's path has 107 bytes at the most.
+        // The path of a socket may have at most 107 bytes.
         let folder = std::env::temp_dir().join(format!("nearpage-slurm-{}", std::process::id()));
         for name in ["state", "spool-n1", "spool-n2", "n1", "n2"] {
             fs::create_dir_all(folder.join(name)).expect("a folder");
@@ -87,14 +88,14 @@ impl Slurm {
         Some(cluster)
     }
 
-    /// A program of Slurm's, which finds the cluster, in the case's folder.
+    /// A program of Slurm's that finds this cluster, to run in the case's folder.
     pub fn command(&self, case: &Case, program: &str) -> Command {
         let mut command = case.command(program);
         command.env("SLURM_CONF", self.folder.join("slurm.conf"));
         command
     }
 
-    /// Runs `srun` with these words.
+    /// Runs `srun` with arguments.
     pub fn srun(&self, case: &Case, words: &[&str]) -> Finished {
         let mut srun = self.command(case, "srun");
         srun.args(words);
@@ -114,7 +115,7 @@ impl Slurm {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
         let host = host.trim().split('.').next().unwrap_or_default().to_owned();
         let folder = self.folder.display();
-        // Ports of this process, so that two clusters on a host don't meet.
+        // Ports derived from this process's id, so that two clusters on a host don't collide.
         let port = 20_000 + 4 * (std::process::id() % 10_000);
         let text = format!(
             "ClusterName=nearpage\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={port}\n\
@@ -132,7 +133,7 @@ impl Slurm {
             port + 2
         );
         fs::write(self.folder.join("slurm.conf"), &text).expect("a folder of ours");
-        // The plugin for PMIx calls its folder by user and step alone: nodes on one host need a place each.
+        // The PMIx plugin names its folder by user and step only: nodes on one host need separate parent folders.
         for node in ["n1", "n2"] {
             let own = self.folder.join(node);
             fs::write(own.join("slurm.conf"), &text).expect("a folder of ours");

@@ -1,16 +1,16 @@
-//! As much of WebSocket (RFC 6455) as DevTools needs: texts, both ways.
+//! The part of WebSocket (RFC 6455) that DevTools needs: text messages in both directions.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A connection.
+/// A WebSocket connection.
 pub(crate) struct Socket {
     stream: BufReader<TcpStream>,
 }
 
 impl Socket {
-    /// Connects to `ws://HOST:PORT/PATH`; nothing is waited for longer than `patience`.
+    /// Connects to `ws://HOST:PORT/PATH`; no operation waits longer than `patience`.
     pub fn open(address: &str, patience: Duration) -> io::Result<Self> {
         let (host, path) = address
             .strip_prefix("ws://")
@@ -36,14 +36,14 @@ impl Socket {
         }
     }
 
-    /// Sends a text.
+    /// Sends a text message.
     pub fn send(&mut self, text: &str) -> io::Result<()> {
         self.stream
             .get_mut()
             .write_all(&frame(TEXT, text.as_bytes()))
     }
 
-    /// The next text.
+    /// Receives the next text message.
     pub fn read(&mut self) -> io::Result<String> {
         let mut text = Vec::new();
         loop {
@@ -69,7 +69,7 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// A whole message in one frame; with a mask of zeros, which changes nothing.
+/// A whole message in one frame. Clients must mask; a mask of zeros changes nothing.
 fn frame(kind: u8, content: &[u8]) -> Vec<u8> {
     const MASKED: u8 = 0x80;
     let mut frame = vec![0x80 | kind];
@@ -89,7 +89,7 @@ fn frame(kind: u8, content: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Kind, whether it is the last of its message, and content. Servers do not mask.
+/// Kind of frame, whether it ends its message, and content. Servers don't mask.
 fn read_frame(stream: &mut impl Read) -> io::Result<(u8, bool, Vec<u8>)> {
     let mut head = [0; 2];
     stream.read_exact(&mut head)?;
@@ -123,7 +123,7 @@ mod tests {
         for length in [0, 1, 125, 126, 0xffff, 0x1_0000] {
             let content = vec![b'x'; length];
             let mut bytes = frame(TEXT, &content);
-            // As a server would send it: no mask.
+            // A server's frame has no mask.
             let head = bytes.len() - length - 4;
             bytes.drain(head..head + 4);
             bytes[1] &= 0x7f;

@@ -1,4 +1,4 @@
-//! Real programs under nearpage while things go wrong around them (`tests/chaos --help`).
+//! Runs real programs under nearpage while things go wrong around them (`tests/chaos --help`).
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -9,29 +9,29 @@ use clap::Parser;
 use nearpage_tests::chaos::{Event, Harness, Outcome, available};
 use nearpage_tests::{nearpage_path, target};
 
-/// Real programs under nearpage while things go wrong around them
+/// Run real programs under nearpage while things go wrong around them
 ///
-/// A run that was interrupted goes on where it was. NEARPAGE_BIN names the command under test.
+/// An interrupted run continues where it stopped. NEARPAGE_BIN names the nearpage under test.
 #[derive(Parser)]
 #[command(name = "tests/chaos")]
 struct Options {
-    /// Events are drawn from this
+    /// Seed of the events
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Up to this number
+    /// Number of the last event
     #[arg(long, default_value_t = 1000)]
     events: u64,
-    /// From this number on [default: after the last that the folder's log has]
+    /// Number of the first event [default: the one after the last in the folder's log]
     #[arg(long)]
     from: Option<u64>,
-    /// Where events happen, with events.log; of harmful ones everything is kept there [default: target/chaos/SEED, with
-    /// --kill target/chaos/kill-SEED]
+    /// Folder for events.log and for everything that harmful events leave [default: target/chaos/SEED, with --kill
+    /// target/chaos/kill-SEED]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
-    /// nearpage is killed in every one, at some moment
+    /// Kill nearpage in every event, at a random moment
     #[arg(long)]
     kill: bool,
-    /// Say what would happen
+    /// List the events without running them
     #[arg(long)]
     list: bool,
 }
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Lets the events happen; how many of the log did harm.
+/// Runs the events; returns how many events in the log did harm.
 fn run(options: &Options) -> io::Result<usize> {
     let programs = available();
     let folder = match &options.folder {

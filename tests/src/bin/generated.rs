@@ -1,4 +1,5 @@
-//! Programs whose accesses are known, recorded, planned and judged (`tests/generated --help`).
+//! Generates programs whose accesses are known, records and plans them, and judges the plans (`tests/generated
+//! --help`).
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,38 +14,38 @@ use nearpage_tests::generated::{
 use nearpage_tests::{nearpage_path, target};
 use serde_json::Value;
 
-/// Programs whose accesses are known, recorded, planned and judged
+/// Generate programs whose accesses are known, record and plan them, and judge the plans
 ///
-/// Each program is recorded at defaults and planned for a machine with several nodes. The plan's score is the share of
-/// cache lines that it has on the node of the thread that fetches them, as a part of what the best static placement has.
-/// A run of several seeds that was interrupted goes on where it was, with the same build of nearpage. NEARPAGE_BIN names
-/// the nearpage under test.
+/// Each program is recorded with default options and planned for a machine with several nodes. A plan's local share is
+/// the share of fetched cache lines on the fetching thread's node. The score is the plan's local share relative to that
+/// of the best static placement. An interrupted run of several seeds continues where it stopped, with the same build of
+/// nearpage. NEARPAGE_BIN names the nearpage under test.
 #[derive(Parser)]
 #[command(name = "tests/generated")]
 struct Options {
-    /// The first program is drawn from this
+    /// Seed of the first program
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// So many programs, of consecutive seeds
+    /// Number of programs, with consecutive seeds
     #[arg(long, default_value_t = 1)]
     seeds: u64,
-    /// Record each program so many times, and compare what is decided
+    /// Recordings of each program, whose decisions are compared
     #[arg(long, default_value_t = 1)]
     repeat: u64,
-    /// Samples a second, to see what more samples would do [default: what `record` chooses]
+    /// Samples a second [default: that of `record`]
     #[arg(long, value_name = "HZ")]
     rate: Option<u64>,
-    /// Where programs and recordings are made, and results.jsonl; each program and its recordings stay there [default:
-    /// target/generated, where recordings stay if there is one seed]
+    /// Folder for results.jsonl, programs and recordings, which all stay [default: target/generated, where recordings
+    /// stay if there is one seed]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Judge the recordings that are in the folder already, to compare builds on the same ones
+    /// Judge the recordings that are in the folder already, to compare builds of nearpage
     #[arg(long, requires = "keep")]
     again: bool,
-    /// Programs at a time; more than one at a time take the CPU from each other
+    /// Programs at a time; only 1, because programs would take the CPU from each other
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1))]
     jobs: u64,
-    /// Plan of two recordings, too, of different sizes and teams, and judge it at a third size as well
+    /// Plan from two recordings of different sizes and teams, too, and judge the plan at a third size as well
     #[arg(long)]
     both: bool,
     /// Print JSON
@@ -56,13 +57,13 @@ struct Options {
     /// Print the program's table of cache lines by page and thread, and stop
     #[arg(long)]
     truth: bool,
-    /// Instead of programs of ours, judge public benchmark kernels by their full traces
+    /// Judge public benchmark kernels by their full traces, instead of generated programs
     #[arg(long)]
     public: bool,
-    /// With --truth: of another size
+    /// Size for --truth
     #[arg(long, default_value_t = 1)]
     size: u64,
-    /// With --truth: of another team
+    /// Number of threads for --truth
     #[arg(long)]
     threads: Option<u64>,
 }
@@ -151,7 +152,7 @@ fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Public kernels: what plans of samples gain, as a part of what plans of traces gain.
+/// Judges public kernels: the gain of plans from samples, relative to the gain of plans from traces.
 fn public(options: &Options, folder: &Path) -> io::Result<()> {
     let mut results = Vec::new();
     if !options.json {
@@ -195,7 +196,7 @@ fn public(options: &Options, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What is printed of a program that is not recorded.
+/// Text printed for --source or --truth.
 fn description(options: &Options, program: &Program) -> String {
     if options.source {
         return source(program);
@@ -210,7 +211,7 @@ fn description(options: &Options, program: &Program) -> String {
     truth.table(program, options.size)
 }
 
-/// What tells a build from others: results of another one are not of this.
+/// Identifies a build of nearpage, so that its results are not mixed with another build's.
 fn build(nearpage: &Path) -> io::Result<String> {
     let metadata = fs::metadata(nearpage)?;
     let age = metadata.modified()?.duration_since(UNIX_EPOCH);
@@ -218,7 +219,7 @@ fn build(nearpage: &Path) -> io::Result<String> {
     Ok(format!("{age}-{}", metadata.len()))
 }
 
-/// Each object with what was found and decided.
+/// A row for each object, with its detected pattern and its decision.
 fn table(trial: &Trial) -> String {
     let mut text = format!(
         "{:10} {:14} {:>6} {:>6} {:>5} {:>5} {:>5} {:>6} {:3} {:30} decision\n",

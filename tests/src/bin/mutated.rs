@@ -1,4 +1,4 @@
-//! Recordings that lie, under each command that reads recordings (`tests/mutated --help`).
+//! Runs every command that reads recordings on corrupted recordings (`tests/mutated --help`).
 
 use std::fs;
 use std::io;
@@ -9,23 +9,24 @@ use clap::Parser;
 use nearpage_tests::mutated::{COMMANDS, Seeds, Trials};
 use nearpage_tests::{nearpage_path, target};
 
-/// Recordings that lie, under each command that reads recordings
+/// Run every command that reads recordings on recordings with false content
 ///
-/// A command fails that panics, is ended by a signal, takes longer than 20 s or more than 1 GiB. NEARPAGE_BIN names the
-/// nearpage under test. --from N --count N+1 makes one again, from the same sound recordings.
+/// A command fails if it panics, is ended by a signal, takes longer than 20 s, or needs more than 1 GiB. NEARPAGE_BIN
+/// names the nearpage under test. --from N --count N+1 repeats recording N, given the same original recordings.
 #[derive(Parser)]
 #[command(name = "tests/mutated")]
 struct Options {
-    /// Recordings are changed by choices drawn from this
+    /// Seed of the changes
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Up to this number
+    /// Number after that of the last recording
     #[arg(long, default_value_t = 2000)]
     count: u64,
-    /// From this number on
+    /// Number of the first recording
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Where they are made, from the sound ones in DIR/seeds; those that a command fails on stay [default: target/mutated]
+    /// Folder for changed recordings, with originals in DIR/seeds; keeps those a command fails on [default:
+    /// target/mutated]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 }
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the commands on the recordings; how many recordings a command failed on.
+/// Runs the commands on the recordings; returns on how many recordings a command failed.
 fn run(options: &Options) -> io::Result<u64> {
     let folder = options
         .folder

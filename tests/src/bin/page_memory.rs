@@ -1,5 +1,5 @@
-//! Looks through every view of a page in a browser, zooms, and prints the most memory that the page
-//! took: `page_memory ADDRESS`. What `benches/view` measures the page with.
+//! `page_memory ADDRESS`: opens every view of the page in a browser, zooms, and prints the page's peak memory.
+//! `benches/view` uses it.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
-//! `screenshots ADDRESS FOLDER [WIDTH…]`: every view of what `nearpage view --no-open` shows at an address, at 800, 1280 and
-//! 2560 pixels or the given widths, in both schemes, as PNG, to be looked at. Says which views are wider than the window,
-//! and which tables scroll sideways.
+//! `screenshots ADDRESS FOLDER [WIDTH…]`: saves every view of a running `nearpage view --no-open` as PNG, in both
+//! themes, at widths of 800, 1280 and 2560 pixels or the given ones. Names views that are wider than the window, and
+//! tables that scroll sideways.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use nearpage_tests::Browser;
 
-/// Names for files, where in the page they are, and the link that the page has if it has them.
+/// File name, address within the page, and the text of the link that a page with this view has.
 const VIEWS: [(&str, &str, &str); 15] = [
     ("job", "job", "Job"),
     ("summary", "summary", "Summary"),

@@ -1,4 +1,4 @@
-//! What is drawn.
+//! Random events: a program, its surroundings, a nearpage command and a mishap.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use super::programs::Program;
 use super::random::Random;
 use super::surroundings::Surroundings;
 
-/// Who observes or places the program: the words between `nearpage` and the program's own.
+/// The nearpage command that observes or places the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observer {
-    /// The subcommand and its options; `OUT` stands for a folder to write.
+    /// Subcommand and options, between `nearpage` and the program's own words; `OUT` stands for a folder to write.
     pub words: &'static [&'static str],
-    /// It is attached to the program, which runs already.
+    /// Does the command attach to the running program?
     pub attaches: bool,
 }
 
@@ -61,22 +61,22 @@ const OBSERVERS: [Observer; 10] = [
     },
 ];
 
-/// What happens to the observer.
+/// Mishaps of the observer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mishap {
-    /// Nothing.
+    /// No mishap.
     Nothing,
-    /// A signal after so many milliseconds.
+    /// A signal, and the milliseconds before it.
     Signal(&'static str, u64),
-    /// It stops after so many milliseconds, for so many.
+    /// A pause: the milliseconds before it, and its length in milliseconds.
     Pause(u64, u64),
-    /// The folder that it writes has room for so many KiB.
+    /// The disk with the observer's output has this size in KiB.
     FullDisk(u64),
-    /// It begins with these streams closed.
+    /// Shell redirections that close standard streams of the observer.
     ClosedStreams(&'static str),
-    /// Nobody reads what it says.
+    /// Nobody reads the observer's output.
     BrokenPipe,
-    /// The folder for temporary files is gone.
+    /// The folder for temporary files does not exist.
     NoTemporaryFolder,
 }
 
@@ -99,29 +99,29 @@ impl Mishap {
     }
 }
 
-/// One thing that is tried.
+/// A run of a program under nearpage with a mishap.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Its number after the seed.
+    /// Number of the event, which with the seed determines the event.
     pub number: u64,
-    /// The program.
+    /// The observed program.
     pub program: &'static Program,
-    /// What it is wrapped in.
+    /// Limits or namespaces that the program runs in.
     pub surroundings: Surroundings,
-    /// Who observes it.
+    /// The nearpage command.
     pub observer: Observer,
-    /// What goes wrong.
+    /// The mishap.
     pub mishap: Mishap,
 }
 
 impl Event {
-    /// Does nearpage pass what happens to it on to the program? Who launched it is sent what is meant for both.
+    /// Does the signal reach the program? A launching nearpage passes on signals that are meant for both.
     pub fn reaches_program(&self) -> bool {
         let is_passed_on = matches!(self.mishap, Mishap::Signal("TERM" | "HUP" | "INT", _));
         is_passed_on && !self.observer.attaches
     }
 
-    /// The event of this number.
+    /// Draws the event of a number.
     pub fn draw(seed: u64, number: u64, programs: &[&'static Program]) -> Self {
         let mut random = Random::new(seed, number);
         Self {
@@ -133,7 +133,7 @@ impl Event {
         }
     }
 
-    /// The same where nearpage is killed, at some moment of its first second and a half.
+    /// Draws the event of a number, with nearpage killed at some moment of its first 1.5 seconds as the mishap.
     pub fn killed(seed: u64, number: u64, programs: &[&'static Program]) -> Self {
         let after_ms = 1 + Random::new(!seed, number).below(1500);
         Self {

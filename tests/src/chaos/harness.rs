@@ -1,4 +1,4 @@
-//! Runs a program as it is and observed, and compares.
+//! Runs a program natively and observed, and compares the results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,30 +12,30 @@ use std::time::{Duration, Instant};
 
 use super::event::{Event, Mishap};
 
-/// Nothing that is tried takes longer, however slow the machine: what does hangs.
+/// Time after which a step counts as hanging: far more than the slowest machine needs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Runs the words after the folder there, and keeps what they print and how they end.
+/// Shell script: runs a command in a folder, and keeps the command's output and exit status there.
 const KEEPER: &str = "cd \"$1\" && shift && : >../started && \"$@\" >out 2>err </dev/null; echo $? >status.new; mv status.new status";
 
-/// What became of an event.
+/// Result of an event.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Nobody noticed anything.
+    /// The program behaved as it does natively.
     Well,
-    /// Nothing can be said: the program by itself took too long, as on a machine that is too busy.
+    /// Nothing could be compared: even the native run took too long, for instance because the machine is busy.
     Unjudged,
-    /// It did what it must not.
+    /// A rule was broken.
     Harm(Harm),
 }
 
-/// What an event did that it must not.
+/// The broken rules of an event.
 #[derive(Debug)]
 pub struct Harm {
-    /// The event.
+    /// The event, in words.
     pub event: String,
-    /// What was found, a line each.
+    /// A line for each broken rule.
     pub found: Vec<String>,
-    /// Where everything of it was left.
+    /// Folder with all files of the event.
     pub folder: PathBuf,
 }
 
@@ -46,14 +46,13 @@ impl fmt::Display for Harm {
     }
 }
 
-/// A folder in which events happen, one at a time.
+/// Runs events in a folder, one at a time.
 pub struct Harness {
     nearpage: PathBuf,
     folder: PathBuf,
     is_root: bool,
 }
 
-/// An event under way.
 struct Trial<'a> {
     harness: &'a Harness,
     event: &'a Event,
@@ -62,7 +61,7 @@ struct Trial<'a> {
 }
 
 impl Harness {
-    /// Writes the programs' inputs into the folder.
+    /// Writes the programs' input files into the folder.
     pub fn new(nearpage: &Path, folder: &Path) -> io::Result<Self> {
         let inputs = folder.join("inputs");
         fs::create_dir_all(&inputs)?;
@@ -85,10 +84,10 @@ impl Harness {
         })
     }
 
-    /// Lets an event happen.
+    /// Runs an event.
     ///
     /// # Errors
-    /// Folders that cannot be made, programs that cannot be started.
+    /// A folder can't be made, or a program can't be started.
     pub fn run(&self, event: &Event) -> io::Result<Outcome> {
         let folder = self.folder.join(format!("event-{}", event.number));
         if folder.exists() {
@@ -122,7 +121,7 @@ impl Harness {
 }
 
 impl Trial<'_> {
-    /// Lets it happen. False: the program by itself took too long, so that nothing can be compared.
+    /// Runs the event. Returns false if the native run took too long, so that nothing can be compared.
     fn happen(&mut self) -> io::Result<bool> {
         let native = self.command("sh", &self.words("native")).spawn()?;
         if self.wait(native, "the program by itself")?.is_none() {
@@ -140,7 +139,7 @@ impl Trial<'_> {
         Ok(true)
     }
 
-    /// The program's command, its outputs in a part of the folder.
+    /// The program's command line, with output in the subfolder `part`.
     fn words(&self, part: &str) -> Vec<String> {
         let folder = self.folder.join(part).display().to_string();
         let mut words = ["-c", KEEPER, "keeper", &folder]
@@ -151,7 +150,7 @@ impl Trial<'_> {
         words
     }
 
-    /// A command in the environment that the program has by itself and observed.
+    /// A command with the environment that native and observed runs share.
     fn command(&self, program: &str, words: &[String]) -> Command {
         let temporary = match self.event.mishap {
             Mishap::NoTemporaryFolder => "gone",
@@ -175,7 +174,7 @@ impl Trial<'_> {
         command
     }
 
-    /// Runs the program under nearpage, and lets the mishap happen.
+    /// Runs the program under nearpage, with the mishap.
     fn observe(&mut self) -> io::Result<()> {
         let observer = &self.event.observer;
         let written = self.folder.join("written/recording").display().to_string();
@@ -236,7 +235,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Waits for a process, which is killed with all of its group when it takes too long.
+    /// Waits for a process; kills its process group after the time limit.
     fn wait(&mut self, mut child: Child, name: &str) -> io::Result<Option<ExitStatus>> {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
@@ -253,7 +252,7 @@ impl Trial<'_> {
         Ok(None)
     }
 
-    /// Did nearpage end as it should?
+    /// Checks nearpage's exit status and messages.
     fn check_status(&mut self, status: ExitStatus) {
         let error = fs::read_to_string(self.folder.join("nearpage.err")).unwrap_or_default();
         if error.contains("panicked at") {
@@ -273,7 +272,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Processes of this event that run.
+    /// Running processes of this event.
     fn processes(&self) -> Vec<u32> {
         let mark = format!("NEARPAGE_CHAOS={}", self.folder.display());
         let Ok(processes) = fs::read_dir("/proc") else {
@@ -289,7 +288,7 @@ impl Trial<'_> {
         .collect()
     }
 
-    /// Waits for what still runs.
+    /// Waits for leftover processes.
     fn end_processes(&mut self, of: &str) {
         let begin = Instant::now();
         loop {
@@ -311,10 +310,10 @@ impl Trial<'_> {
         }
     }
 
-    /// A program that was started has done what it does by itself.
+    /// Checks that a started program did the same as in the native run.
     fn compare(&mut self) {
         if !self.folder.join("started").exists() {
-            // Whoever can't observe need not start anything, but says why.
+            // Without permission to observe, nearpage may refuse to start the program, but must say why.
             let error = fs::read_to_string(self.folder.join("nearpage.err")).unwrap_or_default();
             if self.event.mishap == Mishap::Nothing && !error.contains("nearpage: ") {
                 self.found
@@ -339,10 +338,10 @@ impl Trial<'_> {
         self.found.dedup();
     }
 
-    /// What was recorded opens, however the recorder ended.
+    /// Checks that the recording opens, however the recorder ended.
     fn look_at_recording(&mut self) -> io::Result<()> {
         let recording = self.folder.join("written/recording");
-        // A recorder that was killed before it started anything has a folder, and nothing in it.
+        // A recorder that was killed early leaves an empty folder.
         if !recording.exists()
             || !self.folder.join("started").exists()
             || matches!(self.event.mishap, Mishap::FullDisk(_)) && !self.is_whole()
@@ -363,14 +362,14 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Did the recorder get to its end?
+    /// Did the recorder finish the recording?
     fn is_whole(&self) -> bool {
         self.folder
             .join("written/recording/recording.json")
             .exists()
     }
 
-    /// Files in the folder for temporary files: those of an observer that was killed go with the next one.
+    /// Checks for leftover temporary files: the next nearpage removes those of a killed one.
     fn look_for_leftovers(&mut self) -> io::Result<()> {
         let left = || -> io::Result<Vec<String>> {
             let files = fs::read_dir(self.folder.join("temporary"))?;
@@ -390,7 +389,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// A small disk where nearpage writes.
+    /// Mounts a small disk for nearpage's output.
     fn mount(&self) -> io::Result<Option<Disk>> {
         let Mishap::FullDisk(kib) = self.event.mishap else {
             return Ok(None);
@@ -408,7 +407,7 @@ impl Trial<'_> {
     }
 }
 
-/// A mounted disk.
+/// A disk that is unmounted when dropped.
 struct Disk(PathBuf);
 
 impl Drop for Disk {
@@ -421,7 +420,7 @@ fn signal(name: &str, child: &Child) {
     kill(name, child.id());
 }
 
-/// Processes that have ended meanwhile are none of our business.
+/// Sends a signal; ignores processes that have already ended.
 fn kill(name: &str, pid: u32) {
     let kill = Command::new("kill")
         .args(["-s", name, &pid.to_string()])
@@ -437,7 +436,7 @@ fn user_id() -> u32 {
     effective.unwrap_or(u32::MAX)
 }
 
-/// Files below a folder, by path.
+/// Contents of all files below a folder, by path.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -460,8 +459,8 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// stress-ng puts the number of its process and times into its messages (`stress-ng: fail:  [4711] memfd: …`, `finished
-/// prematurely after just 0.50s`).
+/// Output of stress-ng without process ids and times (`stress-ng: fail:  [4711] memfd: …`, `finished prematurely after
+/// just 0.50s`).
 fn without_numbers(text: Vec<u8>) -> Vec<u8> {
     if !text.starts_with(b"stress-ng: ") {
         return text;

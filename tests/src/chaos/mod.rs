@@ -1,10 +1,9 @@
-//! Real programs under nearpage while things go wrong around them: what a program prints, leaves and ends with is what
-//! it does without nearpage, whatever happens to the observer.
+//! Runs real programs under nearpage while things go wrong around them. Whatever happens to the observer, a program's
+//! output, files and exit status must equal those of a native run.
 //!
-//! An [`Event`] is drawn from a seed and a number, and is the same whenever it is drawn again: a program
-//! (`programs`), what it is wrapped in (`surroundings`), who observes it, and a mishap (`event`). [`Harness::run`]
-//! runs the program as it is and observed, and says what differs ([`Harm`]). When a signal arrives depends on the
-//! machine; what must hold does not.
+//! A seed and a number determine an [`Event`]: a program (`programs`), limits or namespaces around it (`surroundings`),
+//! a nearpage command, and a mishap (`event`). [`Harness::run`] runs the program natively and observed, and reports
+//! differences ([`Harm`]). Only the exact moment of a signal depends on the machine; the rules hold at any moment.
 
 mod event;
 mod harness;

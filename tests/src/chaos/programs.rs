@@ -1,19 +1,19 @@
-//! Programs from Debian's packages with a few tenths of a second of work each, whose output is the same in every run.
+//! Programs from Debian's packages that take a few tenths of a second each and always give the same output.
 
 use std::path::Path;
 
-/// A program: a shell script in a folder of its own. `$INPUTS` has `text` (2 MB), `numbers` and `hello.c`.
+/// A program: a shell script that runs in its own folder. `$INPUTS` has `text` (2 MB), `numbers` and `hello.c`.
 #[derive(Debug)]
 pub struct Program {
-    /// What it is called.
+    /// Name in events.
     pub name: &'static str,
-    /// Commands that it takes.
+    /// Commands that must be installed.
     needs: &'static [&'static str],
-    /// What it does.
+    /// The script.
     pub script: &'static str,
 }
 
-/// The programs of which everything is installed.
+/// The programs whose commands are all installed.
 pub fn available() -> Vec<&'static Program> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |command: &&str| match command.starts_with('/') {

@@ -1,23 +1,23 @@
-//! What a program is wrapped in, with and without nearpage.
+//! Limits and namespaces around a program, with and without nearpage.
 
 use std::fmt;
 
 use super::random::Random;
 
-/// Where a program runs.
+/// The environment of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Surroundings {
-    /// As it is.
+    /// No limits.
     Plain,
-    /// Under a limit of the shell's `ulimit`.
+    /// A limit of the shell's `ulimit`.
     Limit(String),
-    /// In namespaces of its own: options of `unshare`.
+    /// Separate namespaces, by options of `unshare`.
     Namespaces(&'static str),
-    /// Under a seccomp filter that refuses these system calls, as containers have.
+    /// A seccomp filter that refuses these system calls, as in containers.
     Refused(Vec<&'static str>),
 }
 
-/// Calls that containers refuse, and that programs do not need.
+/// System calls that containers refuse and that the programs don't need.
 const REFUSABLE: [(&str, u32); 8] = [
     ("perf_event_open", 298),
     ("mbind", 237),
@@ -28,17 +28,17 @@ const REFUSABLE: [(&str, u32); 8] = [
     ("memfd_create", 319),
     ("userfaultfd", 323),
 ];
-/// Each ends in what is run: `unshare` takes options only before it.
+/// Options of `unshare`, up to the command.
 const NAMESPACES: [&str; 6] = [
     "--pid --fork --kill-child",
     "--pid --fork --mount-proc",
     "--user --map-root-user",
     "--net --ipc",
     "--mount --uts",
-    // A clock that is years ahead.
+    // A clock years ahead.
     "--time --monotonic 100000000 --boottime 100000000 --fork",
 ];
-/// Installs a filter that answers EPERM to the calls with these numbers, then executes the rest.
+/// Installs a filter that makes the system calls with these numbers fail with EPERM, then executes the command.
 const FILTER: &str = "
 import ctypes, os, struct, sys
 numbers = [int(number) for number in sys.argv[1].split(',')]
@@ -56,7 +56,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 ";
 
 impl Surroundings {
-    /// Half of them plain.
+    /// Draws an environment; half of the environments have no limits.
     pub fn draw(random: &mut Random) -> Self {
         match random.below(8) {
             0 => {
@@ -78,7 +78,7 @@ impl Surroundings {
         }
     }
 
-    /// Words before the command's own.
+    /// Words of the command line before the program's own.
     pub fn words(&self) -> Vec<String> {
         match self {
             Self::Plain => Vec::new(),

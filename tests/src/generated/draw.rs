@@ -5,28 +5,27 @@ use super::program::{Initialiser, Object, Operation, Program, Storage, Style, UN
 use super::truth::Truth;
 use crate::chaos::random::Random;
 
-/// Lines of a MiB.
+/// Cache lines per MiB.
 const MIB: u64 = (1 << 20) / 64;
-/// Lines of all objects at size 1, at least: several times what caches hold, so that each pass misses.
+/// Fewest cache lines of all objects at size 1: several times what caches hold, so that each pass misses.
 const LINES_MIN: u64 = 160 * MIB;
-/// At most: at twice the size there is room on small machines.
+/// Most cache lines of all objects: small machines have room for twice the size.
 const LINES_MAX: u64 = 400 * MIB;
-/// Lines that all passes fetch, about: less than two seconds of two CPUs.
+/// Approximate number of lines that all passes fetch together: less than two seconds on two CPUs.
 const FETCHED: u64 = 400_000_000;
-/// Names of objects.
 const NAMES: [&str; 12] = [
     "grid", "matrix", "vector", "field", "flux", "density", "pressure", "table", "cells", "nodes",
     "edges", "spare",
 ];
-/// Sizes of teams, those of power two more often.
+/// Team sizes; powers of two are more frequent.
 const TEAMS: [u64; 16] = [2, 2, 3, 4, 4, 4, 5, 6, 7, 8, 8, 8, 10, 12, 16, 16];
 
 impl Program {
-    /// The program of a seed.
+    /// Draws the program of a seed.
     pub fn draw(seed: u64) -> Self {
         let random = &mut Random::new(seed, 27);
         let style = match random.of(&Style::DRAWN) {
-            // By the seed and not by chance, so that no other program becomes another one.
+            // Chosen by the seed and not by a random number, so that all other programs stay the same.
             Style::Workers if seed.is_multiple_of(2) => Style::WorkersAnew,
             style => style,
         };
@@ -66,13 +65,13 @@ impl Program {
             }
         }
         let size = 2;
-        // As many threads as nodes, so that there is something to be placed on each.
+        // At least as many threads as nodes, so that every node has something to place.
         let others: Vec<u64> = TEAMS
             .into_iter()
             .filter(|&other| other != team && other >= nodes)
             .collect();
         let other_team = random.of(&others);
-        // A thread of its own has to be there in both teams.
+        // The thread that alone uses or writes an object must exist in both teams.
         for object in &mut objects {
             if let Kind::PrivateOne { thread } | Kind::OneWriter { thread } = &mut object.kind {
                 *thread %= team.min(other_team);
@@ -95,8 +94,9 @@ impl Program {
 }
 
 impl Program {
-    /// About so many passes, after which all threads of a team have been in each other's place equally often, and
-    /// objects that are used in two ways in turn in both.
+    /// About `passes`, rounded to whole rounds of stolen chunks: after a round, each thread has had every other
+    /// thread's chunks equally often. An even round also gives objects with two alternating uses both uses equally
+    /// often.
     pub fn whole_rounds(&self, passes: u64, team: u64) -> u64 {
         let round = if team.is_multiple_of(2) {
             team
@@ -107,7 +107,7 @@ impl Program {
     }
 }
 
-/// The next object of the same call site, used in the opposite order.
+/// Another object of the same call site, used in the opposite order.
 fn sibling(first: &Object, name: &str) -> Object {
     let kind = match first.kind {
         Kind::Block {
@@ -126,7 +126,7 @@ fn sibling(first: &Object, name: &str) -> Object {
     }
 }
 
-/// A machine, its layout of threads, and its nodes: no more than there are threads.
+/// Name of a machine, thread layout, and number of nodes, at most the number of threads.
 fn machine(random: &mut Random, team: u64) -> (&'static str, &'static str, u64) {
     let mut machines = vec![("xeon-2", "scatter", 2)];
     if team >= 4 {
@@ -142,9 +142,9 @@ fn machine(random: &mut Random, team: u64) -> (&'static str, &'static str, u64) 
     random.of(&machines)
 }
 
-/// An object without a say on who initialises it.
+/// An object, without its initialiser.
 fn object(random: &mut Random, name: &str) -> Object {
-    // Neither sizes nor rows are such that shares end with pages.
+    // Sizes and rows are chosen so that shares don't end at page boundaries.
     let lines = (8 + random.below(72)) * MIB + random.below(MIB);
     let row = random.of(&[512, 1024, 1000, 2048, 3000, 4096]);
     let (kind, lines) = kind(random, lines, row);
@@ -185,7 +185,7 @@ fn object(random: &mut Random, name: &str) -> Object {
     }
 }
 
-/// A kind, and how many lines near `lines` go with it.
+/// A kind, and a number of lines near `lines` that suits the kind.
 fn kind(random: &mut Random, lines: u64, row: u64) -> (Kind, u64) {
     let rows = lines / row * row;
     let chunk = random.of(&[8, 16, 24, 32, 64]) * UNIT_LINES;

@@ -1,4 +1,4 @@
-//! A plan against the best static placement.
+//! Compares a plan with the best static placement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,62 +15,62 @@ use super::program::{LINE_BYTES, Object, Program, UNIT_LINES};
 use super::run::{Run, Sidecar};
 use super::truth::{ObjectTruth, Truth};
 
-/// A page is used by all threads alike where none has more of the lines than an equal share and so much of the others.
+/// A page counts as used evenly if no thread's share exceeds an equal share by more than this part of the remainder.
 const EVEN: f64 = 0.25;
-/// Share of an object's pages that two plans have on the same nodes if they decide the same.
+/// Two decisions count as equal if they put at least this share of an object's pages on the same nodes.
 const SAME_HOMES: f64 = 0.95;
 
-/// An object under a plan.
+/// Result for an object under a plan.
 #[derive(Clone, Debug)]
 pub struct JudgedObject {
-    /// Its name.
+    /// The object's name.
     pub name: String,
-    /// Its kind's name.
+    /// Name of the object's kind.
     pub kind: &'static str,
-    /// Share of all lines.
+    /// The object's share of all fetched lines.
     pub share: f64,
-    /// Names of patterns that it may have.
+    /// Names of acceptable patterns.
     pub expected: Vec<&'static str>,
-    /// The pattern that was found; empty: the recording does not have the object.
+    /// The detected pattern; empty if the recording does not have the object.
     pub pattern: String,
-    /// It is one of those that it may have, with blocks as large as they are.
+    /// Is the pattern acceptable, with the right block size?
     pub is_pattern_right: bool,
-    /// Samples that it was found from.
+    /// Samples of the object.
     pub samples: u64,
-    /// How sure the pattern is, 0 to 1; none: that was not found out.
+    /// Confidence in the pattern, 0 to 1; none if it was not computed.
     pub pattern_confidence: Option<f64>,
-    /// How sure the decision is, 0 to 1, as the plan says; none: there is none, or the plan does not say.
+    /// The plan's confidence in the decision, 0 to 1; none if there is no decision or the plan has no confidence.
     pub decision_confidence: Option<f64>,
-    /// Share of the cost of all recorded objects.
+    /// The object's share of the cost of all recorded objects.
     pub cost_share: f64,
-    /// What is decided about it.
+    /// The decision, in words.
     pub decision: String,
-    /// The node that each page that is used ends on, by the plan or by first touch.
+    /// Final node of each used page, by the plan or by first touch.
     pub homes: Vec<NodeId>,
-    /// Share of lines on their thread's node: under the plan, at best, under first touch.
+    /// Share of lines on the node of their thread: under the plan, at best, under first touch.
     pub local: [f64; 3],
 }
 
 impl JudgedObject {
-    /// The plan's local share as a part of the best one.
+    /// The plan's local share relative to the best.
     pub fn score(&self) -> f64 {
         part(self.local[0], self.local[1])
     }
 }
 
 impl JudgedObject {
-    /// The word of its decision, without sizes and owners.
+    /// The first word of the decision, without sizes and owners.
     fn decided(&self) -> &str {
         let word = self.decision.split([':', ' ', '@']).next();
         match word.unwrap_or_default() {
-            // A decision for first touch does what none does.
+            // A decision for first touch has the same effect as no decision.
             "first-touch" => "-",
             word => word,
         }
     }
 
-    /// Do its pages end on the same nodes under both decisions? To leave an object alone is the same as a block for each
-    /// thread where each thread fills its own. Pages that are interleaved go by their addresses, which differ.
+    /// Do both decisions put the pages on the same nodes? Without a decision, pages are as under `block` if each thread
+    /// initialises its own. Interleaved pages are equal by definition: their nodes depend on addresses, which differ.
     pub fn is_decided_as(&self, other: &Self) -> bool {
         let pairs = || self.homes.iter().zip(&other.homes);
         let same = pairs().filter(|(one, other)| one == other).count();
@@ -79,52 +79,52 @@ impl JudgedObject {
     }
 }
 
-/// A program under a plan.
+/// Result for a program under a plan.
 #[derive(Clone, Debug)]
 pub struct Judgement {
-    /// Accesses that were recorded.
+    /// Recorded accesses.
     pub accesses: u64,
-    /// Share of accesses that are local, as the plan's file predicts it: under first touch, under the plan.
+    /// Local share of the accesses that the plan's file predicts: under first touch, under the plan.
     pub predicted: Option<[f64; 2]>,
-    /// In order.
+    /// Results for the objects, in the program's order.
     pub objects: Vec<JudgedObject>,
-    /// Share of lines on their thread's node: under the plan, at best, under first touch.
+    /// Share of lines on the node of their thread: under the plan, at best, under first touch.
     pub local: [f64; 3],
-    /// What fetching all lines takes on an unloaded machine, object after object, each as long as its slowest thread takes:
-    /// under the plan, under first touch. Where one thread fetches most of an object and the others wait for it, more lines may
-    /// be remote and the program is quicker.
+    /// Time to fetch all lines on an unloaded machine, under the plan and under first touch: the sum over objects of
+    /// the slowest thread's time. Where one thread fetches most of an object and the others wait for it, a plan may
+    /// have more remote lines and still be quicker.
     pub waits_ns: [f64; 2],
 }
 
 impl Judgement {
-    /// The plan's local share as a part of the best one.
+    /// The plan's local share relative to the best.
     pub fn score(&self) -> f64 {
         part(self.local[0], self.local[1])
     }
 }
 
-/// A part of a whole, 1 of nothing.
+/// `part / whole`, or 1 if the whole is 0.
 fn part(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 1.0 }
 }
 
-/// What a run of the program is, in which a plan is judged.
+/// The run of the program in which a plan is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
-    /// Name of its recording.
+    /// Name of the recording.
     pub recording: &'a str,
-    /// Its size.
+    /// Size factor.
     pub size: u64,
-    /// Its team.
+    /// Threads of the team.
     pub team: u64,
-    /// Its passes.
+    /// Number of passes.
     pub passes: u64,
 }
 
-/// Judges the plan in a file by a recorded run and the truth about it.
+/// Judges the plan in a file by a recorded run and the program's known accesses.
 ///
 /// # Errors
-/// A recording or a plan that cannot be read or applied.
+/// A recording or plan can't be read or applied.
 pub fn judge(program: &Program, run: &Run, plan: &Path, setting: Setting) -> io::Result<Judgement> {
     let truth = Truth::of(program, setting.size, setting.team, setting.passes);
     let folder = run.folder().join(setting.recording);
@@ -164,7 +164,7 @@ pub fn judge(program: &Program, run: &Run, plan: &Path, setting: Setting) -> io:
     Ok(judge.all(program, &truth, setting))
 }
 
-/// Unloaded latencies by the CPU's and the memory's node.
+/// Unloaded latencies by the CPU's node and the memory's node.
 fn latencies(machine: &Machine) -> io::Result<BTreeMap<[NodeId; 2], f64>> {
     let timing = machine.timing().map_err(io::Error::other)?;
     let numbered = || machine.nodes.iter().enumerate();
@@ -180,7 +180,7 @@ struct Judge<'a> {
     attribution: &'a Attribution,
     recording: &'a Recording,
     sidecar: &'a Sidecar,
-    /// Of each thread of the team, and of the main thread.
+    /// Nodes of the team's threads, then the main thread's.
     nodes: Vec<NodeId>,
     latency_ns: BTreeMap<[NodeId; 2], f64>,
 }
@@ -254,7 +254,6 @@ impl Judge<'_> {
         }
     }
 
-    /// Addresses of an object's units.
     fn addresses(
         &self,
         object: &Object,
@@ -267,7 +266,7 @@ impl Judge<'_> {
         let units = truth.piece_units;
         pieces.flat_map(move |&piece| {
             (0..units).map(move |unit| {
-                // The page of its middle: pieces do not begin with pages.
+                // The page of the unit's middle, because pieces don't begin at page boundaries.
                 let first = unit * UNIT_LINES;
                 let count = UNIT_LINES.min(lines - first);
                 piece + (2 * first + count) * LINE_BYTES / 2
@@ -275,11 +274,11 @@ impl Judge<'_> {
         })
     }
 
-    /// Lines of an object that are on their thread's node: under the plan, at best, under first touch.
+    /// Lines of an object on the node of their thread: under the plan, at best, under first touch.
     ///
-    /// A page that all threads use about as much has no best node: all of them on the node with a thread more than
-    /// others would be a little more local, and that node's memory would serve everybody. At best such pages are
-    /// spread over the threads' nodes, and no plan counts as better.
+    /// A page that all threads use about equally has no best node: the node with one thread more would be slightly more
+    /// local, but its memory would serve everybody. The best placement spreads such pages over the threads' nodes, and
+    /// no plan counts as better.
     fn lines(&self, object: &Object, truth: &ObjectTruth, setting: Setting) -> [f64; 3] {
         let team = &self.nodes[..setting.team as usize];
         let nodes_used = team.iter().collect::<BTreeSet<_>>().len() as f64;
@@ -309,7 +308,7 @@ impl Judge<'_> {
         [0, 1, 2].map(|at| owned[at] + even[at].min(even[1]))
     }
 
-    /// What the slowest thread takes to fetch its lines of an object: under the plan, under first touch.
+    /// Time in which the slowest thread fetches its lines of an object: under the plan, under first touch.
     fn waits_ns(&self, object: &Object, truth: &ObjectTruth, setting: Setting) -> [f64; 2] {
         let mut by_thread = vec![[0.0; 2]; self.nodes.len()];
         for (unit, address) in self.addresses(object, truth, setting).enumerate() {
@@ -326,11 +325,11 @@ impl Judge<'_> {
         [most(0), most(1)]
     }
 
-    /// The recorded objects that an object's pieces are among, and their position.
+    /// The recorded group of objects that contains the object's pieces, and the group's position.
     fn group(&self, object: &Object) -> Option<(usize, &ObjectGroup)> {
         let pieces = self.sidecar.pieces.get(&object.name)?;
         let objects = &self.recording.tables.objects;
-        // The last one that was there: `realloc` moves an array, and another object may have the place where it was.
+        // The latest object counts: `realloc` moves an array, and another object may take the old address.
         let born = |id: &ObjectId| {
             let one = &objects[id.0 as usize];
             let range = one.address..one.address + one.size_bytes;
@@ -343,12 +342,12 @@ impl Judge<'_> {
             let last = group.samples.iter().filter_map(born).max()?;
             Some((last, position, group))
         });
-        // Of several, the first: the one with most of the cost.
+        // Among several, the first: groups are in order of their cost.
         let last = with_samples.reduce(|found, next| if next.0 > found.0 { next } else { found });
         last.map(|(_, position, group)| (position, group))
     }
 
-    /// How many pages of an object each decision is about.
+    /// Number of the object's pages by decision.
     fn decided(
         &self,
         object: &Object,
@@ -373,7 +372,7 @@ impl Judge<'_> {
         counts.max_by_key(|&(_, pages)| pages)?.0
     }
 
-    /// What is decided about an object: of its pages, most.
+    /// Words for the decision about most pages of an object.
     fn decision(&self, object: &Object, truth: &ObjectTruth, setting: Setting) -> String {
         let several = self.decided(object, truth, setting).len();
         let words = match self.most_decided(object, truth, setting) {
@@ -390,7 +389,7 @@ impl Judge<'_> {
     }
 }
 
-/// Is a pattern, as `Debug` prints it, one that the object may have, with blocks as large as they are?
+/// Is a pattern, in its `Debug` form, acceptable for the object, with the right block size?
 fn is_right(object: &Object, expected: &[&str], setting: Setting, pattern: &str) -> bool {
     let name = pattern.split([' ', '{', '(']).next().unwrap_or_default();
     if !expected.contains(&name) {

@@ -1,122 +1,122 @@
-//! Kinds of objects: who uses which part, and what that may be called.
+//! Kinds of objects: which thread uses which part, and acceptable names of the pattern.
 
-/// How a team divides something.
+/// Ways to divide lines or rows among threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shares {
-    /// Shares differ by one at the most.
+    /// Shares differ by at most one line or row.
     Even,
-    /// All are as large, but the last ones.
+    /// All shares are equally large, except that the last ones may be smaller or empty.
     Full,
 }
 
-/// Who uses which part of an object. Lengths are in cache lines.
+/// Which thread uses which part of an object. Lengths are in cache lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Each thread a share of its own, in order of the team or the reverse.
+    /// A share for each thread, in the order of the team or in reverse.
     Block {
-        /// How it is divided.
+        /// How the object is divided.
         shares: Shares,
-        /// The last thread has the first share.
+        /// Reverse order: the last thread has the first share.
         is_reversed: bool,
     },
-    /// Shares as large as these weights, which repeat.
+    /// A share for each thread, proportional to weights that repeat.
     Unequal {
-        /// Weights.
+        /// Weights of the first threads.
         weights: Vec<u64>,
     },
-    /// Only `used` lines from `head` on are used, each thread a share of them.
+    /// A share for each thread of the only used part.
     Extent {
-        /// Lines before.
+        /// Unused lines before the used part.
         head: u64,
-        /// Lines used.
+        /// Lines of the used part.
         used: u64,
     },
-    /// Rows in shares, of which only the first lines are used.
+    /// A share of rows for each thread; only the first lines of each row are used.
     Padded {
         /// Lines of a row.
         row: u64,
-        /// Of these, used.
+        /// Used lines of a row.
         used: u64,
     },
-    /// Rows in shares; each thread reads the rows beside its own, too.
+    /// A share of rows for each thread, which also reads the neighbouring rows.
     Halo {
         /// Lines of a row.
         row: u64,
     },
-    /// Each thread a share of each row.
+    /// A share of each row for each thread.
     Columns {
         /// Lines of a row.
         row: u64,
     },
-    /// Tiles of rows and columns, as many as threads.
+    /// A tile of rows and columns for each thread.
     Tiles {
         /// Lines of a row.
         row: u64,
     },
-    /// Blocks go round the threads.
+    /// Blocks that go round the threads.
     Cyclic {
         /// Lines of a block.
         block: u64,
     },
-    /// Several arrays in one allocation, each in shares.
+    /// Several arrays in one allocation; each thread has a share of each array.
     Packed {
-        /// Their lines at size 1.
+        /// Lines of the arrays at size 1.
         parts: Vec<u64>,
     },
-    /// Rows allocated one by one.
+    /// Rows that are allocated one by one.
     Rows {
         /// Lines of a row.
         row: u64,
-        /// They go round the threads, instead of in shares.
+        /// Rows go round the threads, instead of a share of consecutive rows for each.
         is_cyclic: bool,
     },
-    /// One array that `realloc` makes larger, in shares.
+    /// A share for each thread of an array that `realloc` enlarges.
     Grown,
     /// Chunks that threads map for themselves.
     Arena {
         /// Lines of a chunk.
         chunk: u64,
     },
-    /// Chunks of one mapping, each with an owner that nobody can tell from its place.
+    /// Chunks of one mapping, each with an owner that does not follow from the chunk's place.
     Pool {
         /// Lines of a chunk.
         chunk: u64,
     },
     /// An allocation for each thread, from one call site.
     Private {
-        /// Each thread allocates its own.
+        /// Does each thread allocate its own memory, rather than the main thread?
         by_user: bool,
     },
-    /// One thread uses all of it.
+    /// An object that one thread uses alone.
     PrivateOne {
-        /// Which, of so many as there are.
+        /// Number of the thread, modulo the size of the team.
         thread: u64,
     },
-    /// Rows in shares and shares of each row in turn.
+    /// Alternately a share of rows and a share of each row for each thread.
     Transposed {
         /// Lines of a row.
         row: u64,
     },
-    /// Chunks that go to another thread each time.
+    /// Chunks that change threads in every pass.
     Stolen {
         /// Lines of a chunk.
         chunk: u64,
     },
-    /// The first thread fills it; each thread reads its share twice.
+    /// The first thread fills the object; then each thread reads its share twice.
     MasterWorker,
-    /// One thread writes what all read.
+    /// One thread writes the object and all threads read it.
     OneWriter {
-        /// Which, of so many as there are.
+        /// Number of the writing thread, modulo the size of the team.
         thread: u64,
     },
-    /// All threads read everywhere.
+    /// All threads read all of the object.
     ReadShared,
-    /// All threads write everywhere.
+    /// All threads write all of the object.
     Shared,
 }
 
 impl Kind {
-    /// Its name in results.
+    /// Name in results.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Block {
@@ -149,17 +149,17 @@ impl Kind {
         }
     }
 
-    /// Names of `Pattern`s that say what the kind is, by the names of its variants. To accept another name, add it here.
+    /// Acceptable names of the detected `Pattern`, by its variants. To accept another name, add it here.
     pub fn patterns(&self) -> &'static [&'static str] {
         match self {
             Self::Block {
                 is_reversed: true, ..
             } => &["Segments", "Mixed"],
-            // `Tiles` of one share are dealt to the main thread and a team.
+            // Where the main thread works beside a team, shares may be found as `Tiles`, one for each thread.
             Self::Block { .. } | Self::Padded { .. } | Self::Grown => &["Block", "Tiles"],
             Self::Halo { .. } => &["Block", "PartialBlock", "Tiles"],
             Self::Unequal { .. } => &["Segments", "Mixed"],
-            // Blocks of the part's size are dealt once, if the part is the object's beginning.
+            // If the used part begins the object, blocks of a share each, dealt once, describe it as well.
             Self::Extent { .. } => &[
                 "PartialBlock",
                 "Block",
@@ -173,7 +173,7 @@ impl Kind {
             Self::Cyclic { .. } => &["BlockCyclic", "Tiles"],
             Self::Packed { .. } => &["Segments", "BlockCyclic", "Mixed"],
             Self::Rows { .. } => &["PrivateEach", "PrivateRuns"],
-            // Of one thread alone is what it allocated by another stack than the others.
+            // Memory allocated from another stack than the others' belongs to a single thread.
             Self::Arena { .. } | Self::Private { .. } => &["PrivateEach", "PrivateRuns", "Private"],
             Self::Pool { .. } => &["Mixed", "Segments", "PrivateEach", "PrivateRuns"],
             Self::PrivateOne { .. } => &["Private"],
@@ -182,12 +182,12 @@ impl Kind {
             Self::MasterWorker => &["InTurn", "Block", "Mixed"],
             Self::OneWriter { .. } => &["Shared"],
             Self::ReadShared => &["ReadShared"],
-            // Samples of time see few of the stores to what has just been loaded.
+            // Clock samples see few of the stores to lines that were just loaded.
             Self::Shared => &["Shared", "ReadShared"],
         }
     }
 
-    /// Are the weights of a team's shares drawn equal?
+    /// Are all weights that the team uses equal?
     pub fn are_weights_equal(&self, team: u64) -> bool {
         match self {
             Self::Unequal { weights } => {
@@ -198,7 +198,7 @@ impl Kind {
         }
     }
 
-    /// The patterns that are found in turn, where the kind has two.
+    /// The two alternating patterns, for kinds with two.
     pub fn in_turn(&self) -> [&'static str; 2] {
         match self {
             Self::MasterWorker => ["Private", "Block"],
@@ -206,12 +206,12 @@ impl Kind {
         }
     }
 
-    /// Do its parts belong to threads by a rule about their numbers in the team?
+    /// Does a thread's number in the team determine its part?
     pub fn is_by_team(&self) -> bool {
         self.block_lines(1, 1).is_some() || matches!(self, Self::Tiles { .. })
     }
 
-    /// Lines of a thread's block, where a `Pattern` of this kind has to say how many.
+    /// Lines of a thread's block, for kinds whose detected `Pattern` must have the right block size.
     pub fn block_lines(&self, lines: u64, team: u64) -> Option<u64> {
         match *self {
             Self::Block {

@@ -1,10 +1,10 @@
-//! Programs whose accesses are known: drawn from a seed, recorded and planned as any other, and judged by what each
-//! thread fetches of each page.
+//! Programs whose accesses are known. Each is drawn from a seed, recorded and planned as any other program, and judged
+//! by the lines that each thread fetches from each page.
 //!
-//! A [`Program`] is drawn (`draw`), and says what it does in two ways that share no code: as C (`source`, with
-//! `program.h`), and as a table of cache lines by page and thread ([`Truth`]). [`Run::record`] records it, `plan`
-//! decides, `placed` says where the decided plan puts each page of the recorded objects, and [`judge()`] compares that
-//! with the best node for each page. A [`Trial`] is all of that for one program, a [`Summary`] the figures over several.
+//! A [`Program`] is drawn (`draw`) and described twice, by code that shares nothing: as C (`source`, with `program.h`),
+//! and as a table of cache lines by page and thread ([`Truth`]). [`Run::record`] records the program, `plan` decides,
+//! and `placed` computes the node of each page of the recorded objects. [`judge()`] compares this node with the page's
+//! best node. A [`Trial`] does all of this for one program; a [`Summary`] has the figures over several programs.
 
 mod draw;
 mod judge;

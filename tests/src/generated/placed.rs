@@ -1,5 +1,5 @@
-//! Where a plan puts the pages of recorded objects: the plan is translated and its rules applied as the preload library
-//! does it.
+//! Nodes of recorded objects' pages under a plan: translates the plan and applies its rules as the preload library
+//! does.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use nearpage_plan::{
 use nearpage_planner::place_objects;
 use nearpage_recording::{Recording, Tables};
 
-/// An object, and what is decided about it.
+/// A recorded object and its decision.
 struct PlacedObject {
     end: u64,
     /// Position of the decision in the plan.
@@ -19,16 +19,16 @@ struct PlacedObject {
     pages: Vec<PlacedPages>,
 }
 
-/// Where a plan puts pages of a recorded process.
+/// Placement of a recorded process's pages by a plan.
 pub struct Placed {
-    /// By first address.
+    /// Objects by first address.
     objects: BTreeMap<u64, PlacedObject>,
-    /// Nodes that unmatched memory is dealt to.
+    /// Nodes over which unmatched memory is spread.
     rest: Vec<NodeId>,
     page_bytes: u64,
 }
 
-/// CPUs of each team's threads in the recorded run, on a machine.
+/// CPUs of each team's threads on a machine.
 fn teams(
     plan: &Plan,
     tables: &Tables,
@@ -42,7 +42,7 @@ fn teams(
     }
     let largest = sizes.values().copied().max().unwrap_or(0);
     let cpus = |(team, size): (String, usize)| {
-        // A main thread that works beside the others has the CPU after theirs.
+        // A main thread that works beside the team has the CPU after the team's.
         let works = plan
             .teams
             .iter()
@@ -72,7 +72,7 @@ impl Placed {
     /// Applies a plan to the objects of a recording of `program`.
     ///
     /// # Errors
-    /// The plan cannot be translated.
+    /// The plan can't be translated.
     pub fn new(
         plan: &Plan,
         recording: &Recording,
@@ -112,8 +112,8 @@ impl Placed {
         Ok(placed)
     }
 
-    /// Adds an object in place of those that were there before. The heap as a whole comes last, for what is in no
-    /// object.
+    /// Adds an object in place of earlier objects at its addresses. The heap as a whole must come last: it fills the
+    /// remaining gaps.
     fn add(&mut self, address: u64, object: PlacedObject) {
         let mut over = self.objects.range(..object.end);
         if over
@@ -137,12 +137,12 @@ impl Placed {
         (address < object.end).then_some(object)
     }
 
-    /// Position of the decision about what is at an address.
+    /// Position in the plan of the decision about an address.
     pub fn decision(&self, address: u64) -> Option<usize> {
         self.object(address)?.decision
     }
 
-    /// The node of the page at an address; none: it is left to first touch.
+    /// Node of the page at an address; none: first touch decides.
     pub fn node(&self, address: u64) -> Option<NodeId> {
         let object = self.object(address);
         let placed = object.and_then(|object| {

@@ -1,11 +1,11 @@
-//! What a generated program consists of.
+//! Parts of a generated program.
 
 use std::fmt;
 
 use super::kind::Kind;
 use super::sweep::tile_rows;
 
-/// Lines of which accesses are counted together: a page's.
+/// Cache lines of a unit, for which accesses are counted: one page.
 pub const UNIT_LINES: u64 = 64;
 /// Bytes of a cache line.
 pub const LINE_BYTES: u64 = 64;
@@ -13,41 +13,41 @@ pub const LINE_BYTES: u64 = 64;
 /// A program, drawn from a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// What it was drawn from.
+    /// Seed of the program.
     pub seed: u64,
-    /// How its threads come to be.
+    /// How the program creates threads.
     pub style: Style,
-    /// Threads that share its work.
+    /// Threads that share the work.
     pub team: u64,
-    /// How often it goes through all objects.
+    /// Passes over all objects.
     pub passes: u64,
-    /// In the order in which they are allocated and used.
+    /// Objects in the order of allocation and use.
     pub objects: Vec<Object>,
-    /// The machine that plans are for.
+    /// Name of the machine that plans are for.
     pub machine: &'static str,
-    /// How threads are laid out on the machine.
+    /// Thread layout on the machine.
     pub layout: &'static str,
-    /// Another size, as a factor, and team, at which its plan is judged.
+    /// Size factor and team of the second run in which plans are judged.
     pub other: (u64, u64),
 }
 
-/// How threads come to be.
+/// How a program creates threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// One parallel region of OpenMP.
+    /// One OpenMP parallel region.
     OpenMp,
-    /// A parallel region for each use of an object.
+    /// An OpenMP parallel region for each use of an object.
     OpenMpRegions,
-    /// The main thread creates all of the team, and waits.
+    /// The main thread creates the whole team and waits.
     Workers,
-    /// The same for every pass anew.
+    /// The main thread creates a new team for every pass and waits.
     WorkersAnew,
-    /// The main thread is the first of the team, and creates the others.
+    /// The main thread is the first of the team and creates the others.
     MainAndWorkers,
 }
 
 impl Style {
-    /// Those that are drawn; of [`Self::Workers`] half become [`Self::WorkersAnew`].
+    /// Styles that are drawn; half of the [`Self::Workers`] become [`Self::WorkersAnew`].
     pub const DRAWN: [Self; 4] = [
         Self::OpenMp,
         Self::OpenMpRegions,
@@ -60,27 +60,27 @@ impl Style {
         !matches!(self, Self::Workers | Self::WorkersAnew)
     }
 
-    /// Is this OpenMP's?
+    /// Does the program use OpenMP?
     pub fn is_openmp(self) -> bool {
         matches!(self, Self::OpenMp | Self::OpenMpRegions)
     }
 }
 
-/// What an access does.
+/// Kinds of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Reads.
+    /// Load.
     Load,
-    /// Writes.
+    /// Store.
     Store,
-    /// Reads and writes.
+    /// Load, then store.
     Update,
-    /// Writes, before the program's work.
+    /// Store before the program's work.
     Initialise,
 }
 
 impl Operation {
-    /// As the C program calls it.
+    /// Name in the C program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Load => "LOAD",
@@ -91,7 +91,7 @@ impl Operation {
     }
 }
 
-/// Where an object's memory comes from.
+/// Source of an object's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// `malloc`.
@@ -100,42 +100,42 @@ pub enum Storage {
     Zeroed,
     /// `mmap`.
     Mapping,
-    /// An array of the program, as large for every input.
+    /// A static array, of the same size for every input.
     Static,
 }
 
-/// Who writes an object first.
+/// The thread that first writes a part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Initialiser {
     /// The main thread.
     Main,
-    /// Each thread what it uses; of what all use, its share.
+    /// Each thread for the parts that it uses; its share of parts that all use.
     Threads,
 }
 
-/// An object.
+/// Data of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its name in the program.
+    /// Name in the program.
     pub name: String,
-    /// The function that allocates it is called `allocate_` and this. Objects with the same one have one call site.
+    /// The allocating function is `allocate_` with this suffix; objects with equal `site` have one call site.
     pub site: String,
-    /// Who uses which part.
+    /// Which thread uses which part.
     pub kind: Kind,
-    /// Its lines, at size 1.
+    /// Cache lines at size 1.
     pub lines: u64,
-    /// Where its memory comes from.
+    /// Source of the memory.
     pub storage: Storage,
-    /// What its users do.
+    /// Accesses by the users of a part.
     pub operation: Operation,
-    /// Who writes it first.
+    /// The thread that first writes a part.
     pub initialiser: Initialiser,
-    /// Do other threads than its users read every 32nd line, in turn?
+    /// Do other threads read every 32nd line of a part, in turn?
     pub has_noise: bool,
 }
 
 impl Object {
-    /// By how much it is larger at a size.
+    /// The object's growth at a size: its lines are this many times those at size 1.
     pub fn factor(&self, size: u64) -> u64 {
         match self.storage {
             Storage::Static => 1,
@@ -143,7 +143,7 @@ impl Object {
         }
     }
 
-    /// Pieces that are allocated one by one, and the lines of each.
+    /// Number of separately allocated pieces, and lines of a piece.
     pub fn pieces(&self, size: u64, team: u64) -> (u64, u64) {
         let lines = self.lines * self.factor(size);
         match self.kind {
@@ -154,13 +154,13 @@ impl Object {
         }
     }
 
-    /// All lines.
+    /// All lines of the object.
     pub fn lines_at(&self, size: u64, team: u64) -> u64 {
         let (pieces, lines) = self.pieces(size, team);
         pieces * lines
     }
 
-    /// Is it allocated by its threads?
+    /// Do threads of the team allocate the object?
     pub fn is_allocated_by_threads(&self) -> bool {
         matches!(
             self.kind,
@@ -170,21 +170,21 @@ impl Object {
 }
 
 impl Program {
-    /// Names of `Pattern`s that an object may have: of its kind, and others where the program leaves nearpage no better
-    /// one.
+    /// Acceptable names of an object's `Pattern`: those of its kind, and others where the program's structure allows no
+    /// better one.
     pub fn patterns(&self, object: &Object) -> Vec<&'static str> {
         let mut names = object.kind.patterns().to_vec();
         if object.kind.are_weights_equal(self.team) {
             names = vec!["Block", "Tiles"];
         }
         let siblings = self.objects.iter().filter(|one| one.site == object.site);
-        // What is used in different ways may be told as what it is together.
+        // Objects of one call site form one group, which may have a pattern that covers their different uses.
         let has_siblings = siblings.count() > 1;
-        // A team that cannot be arranged in two rows or more has columns.
+        // The tiles of a team without two or more rows are columns.
         if matches!(object.kind, Kind::Tiles { .. }) && tile_rows(self.team) == 1 {
             names.push("BlockCyclic");
         }
-        // The main thread and those that it creates are no team, so that no rule is about all of them.
+        // The main thread and the threads that it creates form no team, so no rule by team numbers covers all of them.
         let has_no_team = self.style == Style::MainAndWorkers && object.kind.is_by_team();
         if has_siblings || has_no_team {
             names.extend(["Segments", "Mixed"]);

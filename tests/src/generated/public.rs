@@ -1,5 +1,5 @@
-//! Public benchmark kernels, of which nobody here wrote the access pattern: what plans of their default samples gain, as a
-//! part of what the plan of their full trace gains.
+//! Public benchmark kernels, whose access patterns are not this project's: the gain of plans from samples at default
+//! options, relative to the gain of the plan from a full trace.
 
 use std::fs;
 use std::io;
@@ -8,22 +8,21 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// The machine that kernels are traced on, and that plans are for.
+/// Machine and thread layout of traces and plans.
 const MACHINE: [&str; 4] = ["--machine", "xeon-2", "--threads", "scatter"];
-/// A gain of less of the time is none.
+/// A gain below this share of the time counts as none.
 const GAIN_MIN: f64 = 0.01;
 
 /// A kernel of a package.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// Its name.
+    /// Name in results.
     pub name: &'static str,
-    /// Debian's package.
+    /// Debian package.
     pub package: &'static str,
-    /// The command; `{}` is how much it does.
+    /// The command; `{}` stands for the amount of work.
     pub command: &'static str,
-    /// How much it does when it is traced, several times what fills its memory, and when it is sampled for a second or
-    /// two.
+    /// Amounts of work: for tracing, several times what fills the kernel's memory; for sampling, a second or two.
     pub amounts: [&'static str; 2],
 }
 
@@ -56,27 +55,27 @@ const OTHERS: [Kernel; 2] = [
     },
 ];
 
-/// All of them.
+/// All kernels.
 pub fn kernels() -> Vec<Kernel> {
     LIKWID.into_iter().chain(OTHERS).collect()
 }
 
-/// What plans of a kernel are worth.
+/// Gains of the plans for a kernel.
 #[derive(Clone, Debug)]
 pub struct PublicTrial {
-    /// Its name.
+    /// Name of the kernel.
     pub name: &'static str,
     /// Accesses in the recording of samples.
     pub accesses: u64,
-    /// Time of the trace under first touch, under its own plan, and under the plan of the samples.
+    /// Replayed time of the trace under first touch, under the trace's plan, and under the samples' plan.
     pub time_ns: [f64; 3],
 }
 
 impl PublicTrial {
-    /// Records, traces and plans a kernel in a folder, and replays its trace under both plans.
+    /// Records, traces and plans a kernel in a folder, and replays the trace under both plans.
     ///
     /// # Errors
-    /// A step failed; the kernel is not installed.
+    /// A step failed, or the kernel is not installed.
     pub fn new(kernel: &Kernel, nearpage: &Path, folder: &Path) -> io::Result<Self> {
         if folder.exists() {
             fs::remove_dir_all(folder)?;
@@ -117,18 +116,18 @@ impl PublicTrial {
         })
     }
 
-    /// Share of the time under first touch that the plans of the trace and of the samples save.
+    /// Shares of the time under first touch that the trace's plan and the samples' plan save.
     pub fn gains(&self) -> [f64; 2] {
         [1, 2].map(|at| 1.0 - self.time_ns[at] / self.time_ns[0])
     }
 
-    /// The gain of the samples' plan as a part of the trace's; none where there is nothing to gain.
+    /// The gain of the samples' plan relative to the trace's; none if the trace's plan gains too little.
     pub fn part(&self) -> Option<f64> {
         let [full, sampled] = self.gains();
         (full >= GAIN_MIN).then(|| sampled / full)
     }
 
-    /// As JSON.
+    /// Results as JSON.
     pub fn to_json(&self) -> Value {
         let [full, sampled] = self.gains();
         json!({
@@ -142,7 +141,7 @@ impl PublicTrial {
     }
 }
 
-/// Commands in a folder.
+/// Runs commands in a folder.
 struct Steps {
     nearpage: PathBuf,
     folder: PathBuf,
@@ -159,7 +158,7 @@ impl Steps {
         Ok(serde_json::from_str(&self.run(arguments)?)?)
     }
 
-    /// What `nearpage` prints.
+    /// Runs `nearpage` and returns its standard output.
     fn run(&self, arguments: &[&str]) -> io::Result<String> {
         let output = Command::new(&self.nearpage)
             .args(arguments)

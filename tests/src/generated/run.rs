@@ -1,4 +1,4 @@
-//! Programs built, run and recorded.
+//! Builds, runs and records generated programs.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -9,18 +9,18 @@ use std::process::{Command, Stdio};
 use super::program::Program;
 use super::source::{HEADER, source};
 
-/// How a program is recorded.
+/// Options of recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct How {
-    /// Samples a second; none: as many as by default.
+    /// Samples a second; none: the default.
     pub rate: Option<u64>,
-    /// Recordings that are there are taken instead of made anew, to compare what two builds make of the same ones.
+    /// Uses existing recordings instead of making new ones, to compare two builds of nearpage on the same recordings.
     pub reuses: bool,
-    /// The other size is recorded as long, and one plan is made of both recordings, too.
+    /// Records the other size for as long as the first, and makes a plan of both recordings, too.
     pub is_of_both: bool,
 }
 
-/// A program in a folder of its own.
+/// A program in its own folder.
 pub struct Run<'a> {
     program: &'a Program,
     nearpage: PathBuf,
@@ -28,10 +28,10 @@ pub struct Run<'a> {
     how: How,
 }
 
-/// Where the pieces of objects were in a run, and which kernel thread was which of the team.
+/// Addresses of objects' pieces in a run, and kernel threads by number in the team.
 #[derive(Clone, Debug, Default)]
 pub struct Sidecar {
-    /// Kernel thread ids by number in the team; the last is the main thread.
+    /// Kernel thread ids by number in the team; the last is the main thread's.
     pub threads: Vec<u32>,
     /// Addresses of each object's pieces.
     pub pieces: HashMap<String, Vec<u64>>,
@@ -40,7 +40,7 @@ pub struct Sidecar {
 impl<'a> Run<'a> {
     /// Writes and compiles the program.
     ///
-    /// # Errors
+    /// A folder can't be written, or the compiler refuses the program.
     /// The folder cannot be written, or the compiler refuses the program.
     pub fn new(program: &'a Program, nearpage: &Path, folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
@@ -57,7 +57,7 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Records in this way instead of by default.
+    /// Sets options of recording.
     #[must_use]
     pub fn recorded(self, how: How) -> Self {
         Self { how, ..self }
@@ -96,12 +96,12 @@ impl<'a> Run<'a> {
                 command.env_remove(&name);
             }
         }
-        // Threads that spin while they wait take the CPU from those that work, where there are more than CPUs.
+        // With more threads than CPUs, spinning threads would take the CPU from working threads.
         command.env("OMP_WAIT_POLICY", "passive");
         command
     }
 
-    /// Runs a command to its end; what it prints goes to a file.
+    /// Runs a command to its end, with output to a file.
     fn finish(&self, mut command: Command, log: &str) -> io::Result<()> {
         let log = self.folder.join(log);
         let file = File::create(&log)?;
@@ -113,12 +113,12 @@ impl<'a> Run<'a> {
         Err(io::Error::other(format!("{command:?}: {status}\n{said}")))
     }
 
-    /// Its folder.
+    /// Folder of the program and its recordings.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Records the program into a folder `name`.
+    /// Records the program into the folder `name`.
     ///
     /// # Errors
     /// The program or the recording failed.
@@ -143,10 +143,10 @@ impl<'a> Run<'a> {
         Ok(recording)
     }
 
-    /// Makes one plan of one recording or more, for the program's machine.
+    /// Makes a plan of one or more recordings, for the program's machine.
     ///
     /// # Errors
-    /// Planning failed.
+    /// `nearpage plan` failed.
     pub fn plan(&self, recordings: &[&str]) -> io::Result<PathBuf> {
         let Program {
             machine, layout, ..
@@ -161,7 +161,7 @@ impl<'a> Run<'a> {
         Ok(self.folder.join(file))
     }
 
-    /// Where things were in a recorded run.
+    /// Addresses and threads of a recorded run.
     ///
     /// # Errors
     /// There is no such run.
@@ -184,7 +184,8 @@ impl<'a> Run<'a> {
         Ok(sidecar)
     }
 
-    /// Counts each access in an instrumented build: a line for each object, unit and thread, as `program.h` says.
+    /// Counts all accesses in an instrumented build; returns a line for each object, unit and thread, as in
+    /// `program.h`.
     ///
     /// # Errors
     /// The program failed.

@@ -1,12 +1,12 @@
-//! Programs as C.
+//! C source of generated programs.
 
 use super::kind::{Kind, Shares};
 use super::program::{Initialiser, LINE_BYTES, Object, Program, Storage, Style};
 
-/// What all programs include as `program.h`.
+/// Header of all programs, `program.h`.
 pub const HEADER: &str = include_str!("program.h");
 
-/// The program as C, which includes [`HEADER`].
+/// C source of a program, which includes [`HEADER`].
 pub fn source(program: &Program) -> String {
     let mut text = format!("/* {program}. */\n#include \"program.h\"\n");
     if program.style.is_openmp() {
@@ -24,7 +24,7 @@ pub fn source(program: &Program) -> String {
     text + &threads(program)
 }
 
-/// Objects by call site, in order.
+/// Objects by call site, in order of the sites' first objects.
 fn sites(program: &Program) -> Vec<Vec<&Object>> {
     let mut sites: Vec<Vec<&Object>> = Vec::new();
     for object in &program.objects {
@@ -36,7 +36,7 @@ fn sites(program: &Program) -> Vec<Vec<&Object>> {
     sites
 }
 
-/// Whose work is where: the object, its loop, the parts of a thread, what a thread does in a pass.
+/// C functions about an object: its loop, a thread's own parts, and a thread's accesses in a pass.
 fn definition(object: &Object) -> String {
     let Object { name, lines, .. } = object;
     let mut text = format!(
@@ -60,7 +60,7 @@ fn definition(object: &Object) -> String {
     text
 }
 
-/// A length that is `lines` at size 1.
+/// C expression for a length that is `lines` at size 1.
 fn scaled(object: &Object, lines: u64) -> String {
     match object.storage {
         Storage::Static => format!("(size_t){lines}"),
@@ -68,7 +68,7 @@ fn scaled(object: &Object, lines: u64) -> String {
     }
 }
 
-/// `for` over rows that `first` and `end` bound, with the lines from `left` to `right` of each.
+/// C loop over the rows from `first` to `end`, with the lines from `left` to `right` of each row.
 fn by_row(name: &str, row: u64, [first, end]: [&str; 2], [left, right]: [&str; 2]) -> String {
     format!(
         "    for (size_t row = {first}; row < {end}; row++)\n        \
@@ -76,7 +76,7 @@ fn by_row(name: &str, row: u64, [first, end]: [&str; 2], [left, right]: [&str; 2
     )
 }
 
-/// `for` over chunks of which `condition` says whether they are the thread's.
+/// C loop over the chunks for which `condition` holds.
 fn by_chunk(name: &str, chunk: u64, condition: &str) -> String {
     format!(
         "    for (size_t chunk = 0; chunk * {chunk} < lines; chunk++)\n        if ({condition})\n            \
@@ -84,7 +84,7 @@ fn by_chunk(name: &str, chunk: u64, condition: &str) -> String {
     )
 }
 
-/// A share as large as the thread's weight.
+/// C code for a share proportional to the thread's weight.
 fn by_weight(name: &str, weights: &[u64]) -> String {
     let list: Vec<String> = weights.iter().map(u64::to_string).collect();
     let count = weights.len();
@@ -97,7 +97,7 @@ fn by_weight(name: &str, weights: &[u64]) -> String {
     )
 }
 
-/// A share of each of several arrays.
+/// C code for a share of each of several arrays.
 fn by_part(object: &Object, parts: &[u64]) -> String {
     let name = &object.name;
     let mut text = "    size_t begin = 0;\n".to_owned();
@@ -111,7 +111,7 @@ fn by_part(object: &Object, parts: &[u64]) -> String {
     text
 }
 
-/// The parts that are a thread's own.
+/// C code for the parts that a thread uses alone.
 fn own(object: &Object) -> String {
     let name = object.name.as_str();
     let share = |function: &str, begin: &str, all: &str, number: &str| {
@@ -195,7 +195,7 @@ fn own(object: &Object) -> String {
     }
 }
 
-/// What a thread does in a pass.
+/// C code for a thread's accesses in a pass.
 fn uses(object: &Object) -> String {
     let name = object.name.as_str();
     let mode = object.operation.name();
@@ -233,7 +233,7 @@ fn uses(object: &Object) -> String {
     text
 }
 
-/// First line that is used, and the one after the last.
+/// C expressions for the first used line and the line after the last.
 fn extent(object: &Object) -> (String, String) {
     match object.kind {
         Kind::Extent { head, used } => (scaled(object, head), scaled(object, head + used)),
@@ -241,7 +241,7 @@ fn extent(object: &Object) -> (String, String) {
     }
 }
 
-/// The function that allocates the objects of a call site.
+/// C function that allocates the objects of a call site.
 fn allocation(site: &[&Object]) -> String {
     let name = site[0].site.as_str();
     let call = match site[0].storage {
@@ -255,7 +255,7 @@ fn allocation(site: &[&Object]) -> String {
     )
 }
 
-/// Pieces of an object, and the lines of each.
+/// C expressions for the number of an object's pieces and the lines of a piece.
 fn pieces(object: &Object) -> [String; 2] {
     let lines = scaled(object, object.lines);
     match object.kind {
@@ -269,8 +269,8 @@ fn pieces(object: &Object) -> [String; 2] {
     }
 }
 
-/// Allocation and initialisation by the main thread, of the objects of a call site: in one loop, so that their stacks are
-/// the same.
+/// C code that allocates and initialises the objects of a call site by the main thread, in one loop so that their
+/// stacks are equal.
 fn allocate_by_main(site: &[&Object]) -> String {
     let mut text = String::new();
     for object in site {
@@ -319,7 +319,7 @@ fn allocate_by_main(site: &[&Object]) -> String {
     text
 }
 
-/// What is done before the passes: by the main thread, then by each thread.
+/// C code before the passes: the main thread's part, then each thread's.
 fn preparation(program: &Program) -> String {
     let mut text = String::new();
     for object in program.objects.iter().filter(|one| one.kind == Kind::Grown) {
@@ -354,7 +354,7 @@ fn preparation(program: &Program) -> String {
     text + "    WAIT_FOR_TEAM\n}\n"
 }
 
-/// Creates the team's threads from `first` on, does the main thread's own part, and waits for them.
+/// C code that creates the team's threads from number `first`, does the main thread's own part, and joins the threads.
 fn create_and_join(first: u64, own: &str) -> String {
     format!(
         "    for (size_t i = {first}; i < team; i++)\n        \
@@ -364,7 +364,7 @@ fn create_and_join(first: u64, own: &str) -> String {
     )
 }
 
-/// Threads and the main function.
+/// C code of threads and of `main`.
 fn threads(program: &Program) -> String {
     let names: Vec<&str> = program
         .objects

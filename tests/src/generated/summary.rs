@@ -5,10 +5,10 @@ use std::fmt::{self, Write as _};
 
 use serde_json::{Value, json};
 
-/// Objects of a smaller share of the lines need not have their pattern named.
+/// Smallest share of the lines from which an object's pattern must be right.
 const SHARE_MIN: f64 = 0.02;
 
-/// What must hold: its name, and the least that is enough.
+/// Names of the required figures, and their lower bounds.
 const AIMS: [(&str, f64); 6] = [
     ("score_median", 0.97),
     ("score_percentile_5", 0.85),
@@ -18,30 +18,31 @@ const AIMS: [(&str, f64); 6] = [
     ("decided_alike", 0.95),
 ];
 
-/// Figures of objects or programs that have something in common.
+/// Figures of objects or programs with a common property.
 #[derive(Clone, Debug, Default)]
 struct Group {
     count: u64,
     scores: Vec<f64>,
     other_scores: Vec<f64>,
-    /// Lines that the best placement has local and the plan has not, as a share of all lines of their program: a sum.
+    /// Sum over objects of lines local under the best placement but not under the plan, as a share of the program's
+    /// lines.
     lost: f64,
-    /// Objects whose pattern has to be named.
+    /// Objects whose pattern must be right.
     named: u64,
-    /// Of these, those that have another one, by what was found.
+    /// Objects with a wrong pattern, by the name of the detected pattern.
     wrong: BTreeMap<String, u64>,
 }
 
-/// Objects of about the same confidence.
+/// Figures of objects with similar confidence.
 #[derive(Clone, Debug, Default)]
 struct Sure {
     objects: u64,
-    /// Whose pattern is named as it is.
+    /// Objects with the right pattern.
     right: u64,
-    /// Whose samples are fewer than 100.
+    /// Objects with fewer than 100 samples.
     few: u64,
-    /// Lines that the plan has local and first touch has not, as a share of all lines of their program: sums of those that
-    /// gain and those that lose.
+    /// Lines local under the plan but not under first touch, as a share of the program's lines: sums over objects that
+    /// gain and over objects that lose.
     gained: f64,
     lost: f64,
     scores: Vec<f64>,
@@ -60,33 +61,32 @@ impl Sure {
     }
 }
 
-/// Figures over lines of results.
+/// Figures over results of programs.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     all: Group,
     kinds: BTreeMap<String, Group>,
     styles: BTreeMap<String, Group>,
-    /// By pattern found and decision made.
+    /// By detected pattern and decision.
     decisions: BTreeMap<String, Group>,
-    /// By how sure the pattern and the decision are, in tenths: see [`Sure`].
+    /// By confidence in tenths: of the pattern, and of the decision. See [`Sure`].
     sure: [BTreeMap<u64, Sure>; 2],
     accesses: Vec<f64>,
     decided_alike: (u64, u64),
-    /// Scores as recorded, at the other size and at a third: of plans of the first recording, and of both.
+    /// Scores as recorded, at the other size, and at a third size; `of_first` has plans of the first recording.
     of_first: [Vec<f64>; 3],
     of_both: [Vec<f64>; 3],
-    /// Programs that had been better left to first touch.
+    /// Programs with a lower local share under the plan than under first touch.
     worse_than_first_touch: u64,
-    /// Plans under which threads wait longer than under first touch, as recorded and at the other size.
+    /// Plans under which threads wait longer than under first touch: as recorded, and at the other size.
     slower_than_first_touch: [u64; 2],
 }
 
-/// A plan is worse than first touch that has so much of all lines less on their thread's node.
+/// A plan is worse than first touch if its local share is lower by this much.
 const WORSE: f64 = 0.02;
-/// A plan is slower than first touch under which fetching all lines takes so much longer.
+/// A plan is slower than first touch if fetching all lines takes longer by this share.
 const SLOWER: f64 = 0.01;
 
-/// Is a plan slower than first touch?
 fn is_slower(judgement: &Value) -> bool {
     let [planned, touched] = [0, 1].map(|at| number(&judgement["waits_ns"][at]));
     planned > (1.0 + SLOWER) * touched
@@ -111,7 +111,7 @@ fn objects(judgement: &Value) -> &[Value] {
     judgement["objects"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What was found in an object and decided about it, without sizes and owners.
+/// An object's pattern and decision, without sizes and owners.
 fn decision(object: &Value) -> String {
     let word = |name: &str| {
         let text = text(&object[name]);
@@ -124,7 +124,7 @@ fn decision(object: &Value) -> String {
     format!("{}: {}", word("pattern"), word("decision"))
 }
 
-/// The value below which a part of them is; 1 of none.
+/// The quantile `part` of values; 1 if there are none.
 fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -182,7 +182,7 @@ impl Group {
 }
 
 impl Summary {
-    /// Figures of results.
+    /// Sums up results.
     pub fn of<'a>(results: impl IntoIterator<Item = &'a Value>) -> Self {
         let mut summary = Self::default();
         for result in results {
@@ -239,13 +239,13 @@ impl Summary {
                     *summary.all.wrong.entry(name).or_default() += count;
                 }
             }
-            // Of programs, not of their objects.
+            // Counts programs, not their objects.
             style.count += 1;
         }
         summary
     }
 
-    /// What must hold, and what was measured, in the order of the aims.
+    /// The required figures, in the order of `AIMS`.
     fn figures(&self) -> [Option<f64>; 6] {
         let (alike, of) = self.decided_alike;
         [
@@ -263,7 +263,7 @@ impl Summary {
         quantile(&self.all.scores, 0.5)
     }
 
-    /// As JSON: each figure beside its aim, and the same by kind of object and by style of program.
+    /// Results as JSON: each figure beside its bound, and figures by kind of object and by style of program.
     pub fn to_json(&self) -> Value {
         let figures = AIMS.iter().zip(self.figures());
         let figures: serde_json::Map<String, Value> = figures
@@ -369,7 +369,7 @@ impl fmt::Display for Summary {
 }
 
 impl Summary {
-    /// How often findings of each confidence are right, and what decisions of each are worth.
+    /// Rows by confidence: share of right patterns, and gains of decisions.
     fn fmt_sure(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (what, sure) in ["pattern confidence", "decision confidence"]
             .iter()

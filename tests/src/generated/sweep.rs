@@ -1,4 +1,4 @@
-//! Which lines of an object each thread uses.
+//! Computes which lines of an object each thread uses.
 
 use super::kind::{Kind, Shares};
 use super::program::{Object, Operation};
@@ -6,7 +6,7 @@ use super::program::{Object, Operation};
 /// One access to every `stride`-th line of a range of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sweep {
-    /// Number in the team.
+    /// Number of the thread in the team.
     pub thread: u64,
     /// First line.
     pub first: u64,
@@ -14,11 +14,11 @@ pub struct Sweep {
     pub end: u64,
     /// Lines from one access to the next.
     pub stride: u64,
-    /// What it does.
+    /// Kind of the accesses.
     pub operation: Operation,
 }
 
-/// Where share `number` of `team` begins.
+/// First line of share `number` of `team`.
 pub fn share(shares: Shares, all: u64, number: u64, team: u64) -> u64 {
     match shares {
         Shares::Even => all * number / team,
@@ -26,14 +26,14 @@ pub fn share(shares: Shares, all: u64, number: u64, team: u64) -> u64 {
     }
 }
 
-/// Who owns a chunk, as if by chance.
+/// The pseudo-random owner of a chunk.
 pub fn owner(chunk: u64, team: u64) -> u64 {
     let mut x = (chunk + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb);
     (x ^ (x >> 29)) % team
 }
 
-/// Rows of a grid of tiles: the largest divisor of the team up to its root.
+/// Rows of a grid of tiles: the largest divisor of the team's size up to its square root.
 pub fn tile_rows(team: u64) -> u64 {
     (1..=team)
         .filter(|rows| rows * rows <= team && team.is_multiple_of(*rows))
@@ -41,7 +41,7 @@ pub fn tile_rows(team: u64) -> u64 {
         .unwrap_or(1)
 }
 
-/// What is used of an object at a size.
+/// An object at a size, used by a team.
 struct Used<'a> {
     object: &'a Object,
     factor: u64,
@@ -50,7 +50,7 @@ struct Used<'a> {
 }
 
 impl Used<'_> {
-    /// Ranges that belong to a thread in a pass; of what all use, its share.
+    /// Ranges of a thread in a pass; for objects that all threads use, an equal share.
     fn own(&self, me: u64, pass: u64) -> Vec<(u64, u64)> {
         let (team, lines) = (self.team, self.lines);
         let even = |all: u64, number: u64| share(Shares::Even, all, number, team);
@@ -143,7 +143,7 @@ impl Used<'_> {
             .collect()
     }
 
-    /// What a thread does in a pass.
+    /// Accesses of a thread in a pass.
     fn uses(&self, me: u64, pass: u64) -> Vec<Sweep> {
         let (team, lines) = (self.team, self.lines);
         let sweep = |(first, end), stride, operation| Sweep {
@@ -202,13 +202,13 @@ impl Object {
         }
     }
 
-    /// What the team does to it in a pass.
+    /// Accesses of the team in a pass.
     pub fn uses(&self, size: u64, team: u64, pass: u64) -> Vec<Sweep> {
         let used = self.used(size, team);
         (0..team).flat_map(|me| used.uses(me, pass)).collect()
     }
 
-    /// What each thread writes first, where threads initialise it.
+    /// First writes by the threads, for objects that threads initialise.
     pub fn initialised_by_threads(&self, size: u64, team: u64) -> Vec<Sweep> {
         let used = self.used(size, team);
         let of = |me: u64| {
@@ -224,7 +224,7 @@ impl Object {
         (0..team).flat_map(of).collect()
     }
 
-    /// First line that is used at all, and the line after the last one.
+    /// First used line, and the line after the last used one.
     pub fn extent(&self, size: u64, team: u64) -> (u64, u64) {
         self.extent_of(self.factor(size), self.lines_at(size, team))
     }

@@ -1,4 +1,4 @@
-//! One program recorded, planned and judged: as recorded, at another size with another team, by both, and again.
+//! Records, plans and judges a program: as recorded, at another size and team, with a plan of both, and repeated.
 
 use std::io;
 use std::path::Path;
@@ -9,38 +9,38 @@ use super::judge::{JudgedObject, Judgement, Setting, judge};
 use super::program::Program;
 use super::run::{How, Run};
 
-/// Objects of a smaller share of the cost need not be decided alike.
+/// Smallest share of the cost from which repeated decisions about an object are compared.
 const COST_MIN: f64 = 0.01;
 
-/// What a plan of two recordings comes to beside the plan of the first one.
+/// Results of a plan of two recordings, for comparison with the plan of the first one.
 #[derive(Clone, Debug)]
 pub struct OfBoth {
-    /// As it was recorded, at the other size with the other team, and at a third size.
+    /// At the first recording's size and team, at the other size and team, and at a third size.
     pub planned: [Judgement; 3],
-    /// The plan of the first recording alone, at the third size.
+    /// Result at the third size of the plan of the first recording alone.
     pub third_of_first: Judgement,
 }
 
-/// The third size, of which there is no recording that a plan is made of; the team is as first recorded.
+/// Size factor of a run that no plan is made from; its team is that of the first recording.
 const THIRD_SIZE: u64 = 3;
 
-/// A program under the plan of its recording.
+/// Results of a program.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// The program.
+    /// The judged program.
     pub program: Program,
-    /// As it was recorded.
+    /// The plan at the recorded size and team.
     pub own: Judgement,
-    /// At another size, with another team.
+    /// The plan at another size, with another team.
     pub other: Judgement,
-    /// The plan of both recordings; none where it was not asked for.
+    /// The plan of both recordings, if requested.
     pub both: Option<OfBoth>,
-    /// As it was recorded, under the plans of further recordings.
+    /// Plans of repeated recordings, at the recorded size and team.
     pub again: Vec<Judgement>,
 }
 
 impl Trial {
-    /// Records a program so many times into a folder as `how` says, plans and judges.
+    /// Records a program `repeat` times into a folder, plans and judges.
     ///
     /// # Errors
     /// A step failed.
@@ -63,10 +63,10 @@ impl Trial {
         let plan = run.plan(&["recorded"])?;
         let own = judge(&program, &run, &plan, setting)?;
 
-        // Only where objects are has to be known of the other run.
+        // By default, only the objects' addresses are needed from the other run.
         let (size, other_team) = program.other;
         let other_passes = match how.is_of_both {
-            // As many lines in all.
+            // The same total number of lines as in the first run.
             true => program.whole_rounds((passes / size).max(1), other_team),
             false => 1,
         };
@@ -120,7 +120,7 @@ impl Trial {
         })
     }
 
-    /// Objects of which as much is decided in all recordings, and all that count; 0 of a single recording.
+    /// Number of objects decided alike in all recordings, and number of objects compared; 0 for a single recording.
     pub fn decided_alike(&self) -> (u64, u64) {
         if self.again.is_empty() {
             return (0, 0);
@@ -135,14 +135,14 @@ impl Trial {
         )
     }
 
-    /// The object of that number in the further recordings in which something else is decided about it.
+    /// Results for object `number` in repeated recordings whose decision differs.
     pub fn decided_otherwise(&self, number: usize) -> Vec<&JudgedObject> {
         let own = &self.own.objects[number];
         let others = self.again.iter().map(|one| &one.objects[number]);
         others.filter(|other| !own.is_decided_as(other)).collect()
     }
 
-    /// As a line of a file of results.
+    /// A line for results.jsonl.
     pub fn to_json(&self) -> Value {
         let Program {
             seed,

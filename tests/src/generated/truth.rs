@@ -1,44 +1,44 @@
-//! The table of a program: how many cache lines each thread fetches of each page.
+//! A program's table: number of cache lines that each thread fetches from each page.
 
 use std::fmt::{self, Write as _};
 
 use super::program::{Initialiser, Object, Operation, Program, UNIT_LINES};
 use super::sweep::Sweep;
 
-/// Accesses of one thread to one unit.
+/// Accesses of a thread to a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
     /// Lines written before the program's work.
     pub initialised: u64,
-    /// Lines fetched by its work.
+    /// Lines fetched by the program's work.
     pub fetched: u64,
-    /// Of these, written.
+    /// Lines stored to by the program's work, among the fetched.
     pub stored: u64,
 }
 
-/// What happens to one object.
+/// Accesses to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectTruth {
-    /// Pieces that are allocated one by one.
+    /// Number of separately allocated pieces.
     pub pieces: u64,
-    /// Units of a piece.
+    /// Units of each piece.
     pub piece_units: u64,
-    /// By unit and thread; the last thread is the main thread where it is none of the team.
+    /// Accesses by unit and thread; the last thread is the main thread if it is not in the team.
     pub units: Vec<Unit>,
     threads: usize,
 }
 
-/// What happens to each object of a program, in order.
+/// Accesses to each object of a program, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Truth {
-    /// Threads of the team.
+    /// Number of threads of the team.
     pub team: u64,
-    /// By object.
+    /// Tables of the objects.
     pub objects: Vec<ObjectTruth>,
 }
 
 impl Truth {
-    /// What `program` does at a size, with a team, in so many passes.
+    /// Accesses of `program` at a size, with a team, in `passes` passes.
     pub fn of(program: &Program, size: u64, team: u64, passes: u64) -> Self {
         let objects = program.objects.iter();
         Self {
@@ -49,12 +49,12 @@ impl Truth {
         }
     }
 
-    /// Lines fetched of all objects.
+    /// Number of lines fetched from all objects.
     pub fn fetched(&self) -> u64 {
         self.objects.iter().map(ObjectTruth::fetched).sum()
     }
 
-    /// What is different in a table that the program counted itself ([`super::Run::count`]): the first few lines.
+    /// The first differences from a table that the program itself counted ([`super::Run::count`]).
     pub fn differences(&self, program: &Program, counts: &str) -> Vec<String> {
         let mut left = self.clone();
         let mut wrong = Vec::new();
@@ -102,7 +102,7 @@ impl Truth {
         wrong
     }
 
-    /// The table for people: consecutive units of the same accesses are one row.
+    /// The table for people, with consecutive equal units in one row.
     pub fn table(&self, program: &Program, size: u64) -> String {
         let mut text = String::new();
         for (object, truth) in program.objects.iter().zip(&self.objects) {
@@ -137,7 +137,7 @@ impl Truth {
     }
 }
 
-/// Threads of a unit: number, lines initialised, fetched and stored.
+/// Displays a unit's threads: number, and lines initialised, fetched and stored.
 struct Row<'a>(&'a [Unit]);
 
 impl fmt::Display for Row<'_> {
@@ -222,18 +222,18 @@ impl ObjectTruth {
         }
     }
 
-    /// Accesses to a unit by thread.
+    /// Accesses to a unit, by thread.
     pub fn unit(&self, unit: u64) -> &[Unit] {
         let at = unit as usize * self.threads;
         &self.units[at..at + self.threads]
     }
 
-    /// Lines fetched.
+    /// Number of lines fetched from the object.
     pub fn fetched(&self) -> u64 {
         self.units.iter().map(|unit| unit.fetched).sum()
     }
 
-    /// The thread that writes most of a unit first.
+    /// The thread that initialises most lines of a unit.
     pub fn initialiser(&self, unit: u64) -> usize {
         let threads = self.unit(unit).iter().enumerate().rev();
         threads

@@ -8,22 +8,22 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Longest that a command may take.
+/// Longest time that a command may take.
 pub const TIME_MAX: Duration = Duration::from_secs(20);
-/// Most address space that a command may have.
+/// Largest address space that a command may have, in bytes.
 pub const MEMORY_MAX: u64 = 1 << 30;
 
-/// What commands took.
+/// Time and memory that commands used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
-    /// Time.
+    /// Wall time.
     pub time: Duration,
     /// Resident memory, in bytes.
     pub memory: u64,
 }
 
 impl Used {
-    /// Each the larger one.
+    /// The larger value of each field.
     pub fn max(self, other: Self) -> Self {
         Self {
             time: self.time.max(other.time),
@@ -32,7 +32,7 @@ impl Used {
     }
 }
 
-/// A command that was started; what it says goes to files in the folder.
+/// A started command, with output to files in `folder`.
 pub(super) struct Limited<'a> {
     child: Child,
     began: Instant,
@@ -41,7 +41,7 @@ pub(super) struct Limited<'a> {
 }
 
 impl<'a> Limited<'a> {
-    /// Starts a command, which writes to `out` and `err` in the folder.
+    /// Starts a command with standard output and error in the files `out` and `err` of the folder.
     pub fn spawn(mut command: Command, folder: &'a Path) -> io::Result<Self> {
         let limit = libc::rlimit {
             rlim_cur: MEMORY_MAX,
@@ -77,17 +77,17 @@ impl<'a> Limited<'a> {
         })
     }
 
-    /// Has it its time still?
+    /// Is the time limit still ahead?
     pub fn has_time(&self) -> bool {
         self.began.elapsed() < TIME_MAX
     }
 
-    /// What it printed so far.
+    /// Standard output so far.
     pub fn out(&self) -> String {
         fs::read_to_string(self.folder.join("out")).unwrap_or_default()
     }
 
-    /// Ends it, if it runs.
+    /// Kills the command if it still runs.
     pub fn end(&mut self) -> io::Result<()> {
         match self.has_ended()? {
             true => Ok(()),
@@ -95,16 +95,16 @@ impl<'a> Limited<'a> {
         }
     }
 
-    /// Has it ended? Waits for nothing.
+    /// Has the command ended? Does not wait.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         if self.ended.is_some() {
             return Ok(true);
         }
         let mut status = 0;
-        // SAFETY: a structure of numbers, for which zeros are good values.
+        // SAFETY: a structure of numbers, for which zeros are valid values.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
         let pid = self.child.id() as libc::pid_t;
-        // SAFETY: both outlive the call; the child is ours and was not waited for.
+        // SAFETY: both variables outlive the call; the child is this process's and has not been waited for.
         match unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) } {
             0 => Ok(false),
             -1 => Err(io::Error::last_os_error()),
@@ -119,7 +119,7 @@ impl<'a> Limited<'a> {
         }
     }
 
-    /// Waits for its end, which comes after [`TIME_MAX`] whatever it does; no status: it did.
+    /// Waits for the end, or kills the command after [`TIME_MAX`] and returns no status.
     pub fn wait(&mut self) -> io::Result<(Option<ExitStatus>, Used)> {
         let mut in_time = true;
         while !self.has_ended()? {
@@ -133,7 +133,7 @@ impl<'a> Limited<'a> {
         Ok((in_time.then_some(status), used))
     }
 
-    /// What is wrong with how it ended.
+    /// A broken rule in how the command ended.
     pub fn fault(&self, status: Option<ExitStatus>, used: &Used) -> Option<String> {
         let said = fs::read_to_string(self.folder.join("err")).unwrap_or_default();
         let panic = said

@@ -1,9 +1,9 @@
-//! Recordings that lie: their checksums are right, and rows of their tables, words of their logs and of `recording.json` are
-//! not. Every command that reads recordings ends by itself, within [`TIME_MAX`] and [`MEMORY_MAX`].
+//! Recordings with false content under right checksums: rows of tables, words of logs, or `recording.json` are wrong.
+//! Every command that reads recordings must end by itself, within [`TIME_MAX`] and [`MEMORY_MAX`].
 //!
-//! [`Trials::run`] copies one of the sound recordings ([`Seeds`]), changes it by a seed and a number
-//! (`nearpage_recording::fuzz::mutate`), and runs the commands on it. The sound recordings are made once in a folder: a number
-//! means the same as long as these are there.
+//! [`Trials::run`] copies an original recording ([`Seeds`]), changes the copy by a seed and a number
+//! (`nearpage_recording::fuzz::mutate`), and runs the commands on the copy. The originals are made once in a folder; a
+//! number gives the same changes as long as they stay.
 
 mod limited;
 mod seeds;

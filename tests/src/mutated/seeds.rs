@@ -1,4 +1,4 @@
-//! The sound recordings that are changed.
+//! Original recordings, before changes.
 
 use std::fs;
 use std::io;
@@ -7,21 +7,21 @@ use std::process::{Command, Stdio};
 
 use crate::{repository, workload};
 
-/// Ends the recorder, which is its parent, once the program has done something.
+/// Shell script that runs the program for some time and then kills the recorder, which is its parent.
 const KILL_RECORDER: &str = "\"$@\"; sleep 0.3; kill -9 $PPID";
 
-/// Sound recordings, in folders of their own.
+/// Original recordings, in a folder each.
 #[derive(Debug)]
 pub struct Seeds {
     pub(super) folders: Vec<PathBuf>,
 }
 
 impl Seeds {
-    /// Those in the folder, which are made where they are missing: of samples and full ones, ended and not; and the fixtures
+    /// The originals in the folder, made where missing: samples and traces, finished and interrupted, and the fixtures
     /// of earlier versions.
     ///
     /// # Errors
-    /// Programs that cannot be started.
+    /// A program can't be started.
     pub fn new(nearpage: &Path, folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let cg = workload("cg");

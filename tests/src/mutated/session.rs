@@ -1,4 +1,4 @@
-//! What the page asks of `nearpage view`.
+//! Sends the page's questions to `nearpage view`.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use super::limited::Limited;
 
-/// Waits for `view` to have an address, and asks what the page asks. `Ok` where `view` ended, or cannot be reached: how it
-/// ended says the rest.
+/// Waits for `view` to print its address, then asks all the page's questions. Returns `Ok` if `view` ends or can't be
+/// reached; its exit status is checked later.
 pub(super) fn ask(view: &mut Limited<'_>) -> io::Result<()> {
     let address = loop {
         let out = view.out();
         if let Some((address, _)) = out.split_once('\n') {
             break address.to_owned();
         }
-        // Whoever can't open the recording has ended.
+        // A view that can't open the recording ends.
         if !view.has_time() || view.has_ended()? {
             return Ok(());
         }
@@ -78,7 +78,7 @@ pub(super) fn ask(view: &mut Limited<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// An answer's body.
+/// Body of an answer.
 fn get(host: &str, target: &str) -> Option<Vec<u8>> {
     let mut stream = TcpStream::connect(host).ok()?;
     stream.set_read_timeout(Some(super::TIME_MAX)).ok()?;

@@ -1,4 +1,4 @@
-//! Recordings that lie, and the commands on each.
+//! Changed recordings, and the commands that run on each.
 
 use std::fmt;
 use std::fs;
@@ -11,10 +11,10 @@ use nearpage_recording::fuzz::{Choices, Seeded, mutate};
 use super::limited::{Limited, Used};
 use super::{Seeds, seeds, session};
 
-/// Names of the commands that each recording is given to.
+/// Names of the commands that run on each recording.
 pub const COMMANDS: [&str; 6] = ["report", "plan", "replay", "export", "page", "view"];
 
-/// Formats of `export`, each of every so many recordings.
+/// Formats of `export`, which take turns over the recordings.
 const FORMATS: [&str; 7] = [
     "parquet",
     "pprof",
@@ -25,18 +25,18 @@ const FORMATS: [&str; 7] = [
     "perf-script",
 ];
 
-/// What a recording led to that it must not.
+/// Broken rules for a recording.
 #[derive(Debug)]
 pub struct Failure {
     /// Number of the recording.
     pub number: u64,
-    /// Sound recording that it was.
+    /// Name of the original recording.
     pub seed: String,
-    /// What was changed in it.
+    /// Changes to the original.
     pub changes: Vec<String>,
-    /// What was found, a line for each command that failed.
+    /// A line for each command that failed.
     pub found: Vec<String>,
-    /// Where it was left.
+    /// Folder of the changed recording.
     pub folder: PathBuf,
 }
 
@@ -57,19 +57,19 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A command under test, sound recordings, and a folder for those that lie.
+/// A command under test, original recordings, and a folder for changed ones.
 pub struct Trials<'a> {
     nearpage: &'a Path,
     seeds: &'a Seeds,
     folder: &'a Path,
-    /// Most that a command took so far, by command.
+    /// Largest time and memory of each command so far.
     pub used: [Used; COMMANDS.len()],
-    /// How many commands took their recording, not refused it.
+    /// Number of commands that accepted their recording.
     pub taken: u64,
 }
 
 impl<'a> Trials<'a> {
-    /// None yet.
+    /// Prepares trials; runs nothing yet.
     pub fn new(nearpage: &'a Path, seeds: &'a Seeds, folder: &'a Path) -> Self {
         Self {
             nearpage,
@@ -80,10 +80,10 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// Makes recording `number` of a seed, and runs the commands on it.
+    /// Makes recording `number` of a seed and runs the commands on it.
     ///
     /// # Errors
-    /// Folders that cannot be made, programs that cannot be started.
+    /// A folder can't be made, or a program can't be started.
     pub fn run(&mut self, seed: u64, number: u64) -> io::Result<Option<Failure>> {
         let mut choices = Seeded::new(seed, number);
         let sound = &self.seeds.folders[choices.position(self.seeds.folders.len())];
@@ -91,7 +91,7 @@ impl<'a> Trials<'a> {
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
-        // Whoever opens a recording may change it: what is kept is as it was made.
+        // Commands that open a recording may change it, so a copy stays as it was made.
         let lie = folder.join("lie");
         seeds::copy_folder(sound, &lie)?;
         let changes = mutate(&lie, &mut choices).map_err(io::Error::other)?;
@@ -125,7 +125,7 @@ impl<'a> Trials<'a> {
         }))
     }
 
-    /// Runs a command on the copy of a recording that lies; what is wrong with how it ended.
+    /// Runs a command on a copy of the changed recording; returns a broken rule in how the command ended.
     fn command(
         &mut self,
         at: usize,
@@ -159,7 +159,7 @@ impl<'a> Trials<'a> {
                 let (_, used) = limited.wait()?;
                 self.taken += 1;
                 self.note(at, used);
-                // The signal was ours.
+                // This test sent the signal.
                 return Ok(limited.fault(Some(ExitStatus::default()), &used));
             }
         }
