@@ -1,5 +1,5 @@
-//! Recording what is running already: processes, control groups, the machine. Nothing here depends on
-//! how fast the machine is: programs run until they are told to end.
+//! Recording running processes, control groups and the whole machine. No test depends on the machine's speed: programs
+//! run until the test ends them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use nearpage_tests::{Case, Finished, nearpage_path};
 use serde_json::Value;
 
-/// `busy THREADS SLEEPERS MAPPINGS`: THREADS read all over a static array and a heap block, SLEEPERS
-/// do nothing. Creates `ready` when they all run, and ends when its folder has a file `end`. When
-/// there is a file `more`, it starts a thread and a process that use arrays of their own.
+/// `busy THREADS SLEEPERS MAPPINGS`: THREADS threads read all of a static array and a heap block, SLEEPERS threads
+/// sleep. Creates `ready` once all of them run, and ends when its folder has a file `end`. A file `more` makes it start
+/// a thread and a process that use arrays of their own.
 const BUSY: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -84,7 +84,7 @@ fn compile(case: &Case) -> PathBuf {
     program
 }
 
-/// A program that runs until it is told to end, or until the test does.
+/// A program that runs until the test tells it to end, or ends itself.
 struct Running(Child);
 
 impl Running {
@@ -106,7 +106,7 @@ impl Running {
         self.0.id().to_string()
     }
 
-    /// Nothing was done to it: it ends as always.
+    /// Checks that observation left the program unharmed: its exit status and output are as always.
     fn ends_as_always(mut self, case: &Case) {
         assert!(self.0.try_wait().unwrap().is_none(), "it still runs");
         case.write("end", "");
@@ -146,7 +146,7 @@ fn record(case: &Case, words: &[&str]) -> Finished {
     case.run(recorder(case, words))
 }
 
-/// A recorder that goes on until what it is attached to ends.
+/// A recorder that runs until the process it is attached to ends.
 fn attached(case: &Case, running: &Running) -> Child {
     let recorder = recorder(case, &["-q", "-p", &running.pid()])
         .spawn()
@@ -166,7 +166,7 @@ fn metadata(case: &Case) -> Value {
     serde_json::from_str(&case.read("out/recording.json")).unwrap()
 }
 
-/// Accesses to the object of that name.
+/// Number of accesses to the object called `name`.
 fn accesses(report: &Value, name: &str) -> u64 {
     let objects = report["objects"].as_array().unwrap();
     let named = objects.iter().filter(|object| object["name"] == name);
@@ -175,7 +175,7 @@ fn accesses(report: &Value, name: &str) -> u64 {
         .sum()
 }
 
-/// One line on standard error with all of `words`; no recording.
+/// Checks for one line on standard error that contains all of `words`, and no recording.
 #[track_caller]
 fn refused(case: &Case, finished: Finished, words: &[&str]) {
     let finished = finished.exits(1);
@@ -240,7 +240,7 @@ fn threads_created_later_are_recorded() {
     sleep(Duration::from_millis(500));
     case.write("more", "");
     sleep(Duration::from_secs(2));
-    // It ends with what it observes, though it was not told for how long.
+    // Without --duration, the recorder ends with the observed process.
     running.ends_as_always(&case);
     assert_eq!(recorder.wait().unwrap().code(), Some(0));
     let found = report(&case);
@@ -309,7 +309,7 @@ fn impossible_targets_are_refused_in_one_line() {
     threads.retain(|tid| *tid != running.pid());
     let finished = record(&case, &["-p", &threads[0]]);
     refused(&case, finished, &["is a thread of process", &running.pid()]);
-    // A child that ended and is not waited for.
+    // A zombie: a child that has ended and has not been waited for.
     let mut zombie = Command::new("true").spawn().unwrap();
     until("it has ended", || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", zombie.id())).unwrap();
@@ -357,7 +357,7 @@ fn impossible_targets_are_refused_in_one_line() {
     running.ends_as_always(&case);
 }
 
-/// Either there is a recording that can be read, or one line that has all of `words`.
+/// Checks that there is either a readable recording, or one line of error that contains all of `words`.
 #[track_caller]
 fn whole_or_refused(case: &Case, finished: Finished, words: &[&str]) {
     if finished.code == Some(0) {
@@ -368,7 +368,7 @@ fn whole_or_refused(case: &Case, finished: Finished, words: &[&str]) {
     }
 }
 
-/// At whichever moment that is.
+/// The process ends at different moments of the attachment.
 #[test]
 fn a_process_that_ends_while_it_is_attached_to_leaves_nothing_half_written() {
     let case = Case::new("attach_ending");
@@ -378,7 +378,7 @@ fn a_process_that_ends_while_it_is_attached_to_leaves_nothing_half_written() {
             .spawn()
             .unwrap();
         let pid = process.id().to_string();
-        // Whoever waits for it lets its number go.
+        // The thread waits for the process, so that its number is released while the recorder still runs.
         let waiting = std::thread::spawn(move || process.wait().unwrap());
         let finished = record(&case, &["-p", &pid]);
         waiting.join().unwrap();
@@ -421,7 +421,7 @@ fn without_permission_the_capability_is_named() {
     running.ends_as_always(&case);
 }
 
-/// A copy of the command in the case's folder: nobody may look into the target folder.
+/// A copy of the command in the case's folder, because the user `nobody` can't read the target folder.
 fn readable_nearpage(case: &Case) -> PathBuf {
     let copy = case.path("nearpage");
     if !copy.exists() {
@@ -456,7 +456,7 @@ fn threads_that_do_not_fit_take_turns() {
     let case = Case::new("attach_turns");
     fs::set_permissions(case.folder(), fs::Permissions::from_mode(0o777)).unwrap();
     let cpus = std::thread::available_parallelism().unwrap().get();
-    // Room for some threads of 12.
+    // Enough files for some of the 12 threads, but not for all.
     let files = 64 + cpus + 4 * 2 * cpus;
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let mut command = case.command("setpriv");
@@ -504,7 +504,7 @@ fn the_machine_and_a_control_group() {
     }
     let case = Case::new("attach_machine");
     let running = Running::busy(&case, &["2"]);
-    // What else runs here, with all its libraries, is not this test's to look at.
+    // Limited to an object, because other programs on the machine may have many libraries.
     let words = ["--all", "--duration", "2s", "--object", "at_start"];
     let recorded = record(&case, &words).success();
     assert_eq!(metadata(&case)["attached"]["target"], "all processes");
@@ -522,7 +522,7 @@ fn the_machine_and_a_control_group() {
         eprintln!("no group can be made here");
         return running.ends_as_always(&case);
     }
-    // It goes away while it is attached to, at whichever moment that is.
+    // The group is removed at different moments of the attachment.
     fs::remove_dir_all(case.path("out")).unwrap();
     for delay_ms in [0, 100, 300, 600, 1000] {
         let _ = fs::create_dir(&group);
@@ -539,12 +539,12 @@ fn the_machine_and_a_control_group() {
     let joined = fs::write(group.join("cgroup.procs"), running.pid());
     let recorded = record(&case, &["--cgroup", &name, "--duration", "2s"]);
     let found = recorded.code.map(|_| report(&case));
-    // It goes away while it is observed.
+    // The group is removed while it is observed.
     fs::remove_dir_all(case.path("out")).unwrap();
     let mut recorder = case.command(nearpage_path());
     recorder.args(["record", "-o", "out", "--cgroup", &name]);
     let mut recorder = recorder.spawn().unwrap();
-    // It is observed for a while by then.
+    // A log of this size shows that observation has begun.
     until("samples are written", || {
         let log = fs::metadata(case.path("out/log/recorder.log"));
         log.is_ok_and(|log| log.len() > 8192)
@@ -569,7 +569,7 @@ fn symbols_come_from_another_mount_namespace() {
     }
     let case = Case::new("attach_namespaces");
     let program = compile(&case);
-    // In there, the program is at a path that is not there outside.
+    // Inside the namespace, the program has a path that does not exist outside.
     let inside = case.path("inside");
     fs::create_dir(&inside).unwrap();
     let script = format!(
@@ -594,7 +594,7 @@ fn symbols_come_from_another_mount_namespace() {
         return;
     }
     let running = Running::start(&case, command);
-    // `unshare` itself stays outside; its child is the program.
+    // `unshare` itself stays outside of the namespace; its child is the program.
     record(&case, &["-p", &running.pid(), "--duration", "2s"]).success();
     assert!(!inside.join("only-inside").exists());
     let found = report(&case);

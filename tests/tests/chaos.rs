@@ -1,9 +1,9 @@
-//! Real programs under nearpage while things go wrong around them; `tests/chaos` goes on where this ends.
+//! Real programs under nearpage while things go wrong around them; `tests/chaos` runs more events.
 
 use nearpage_tests::chaos::{Event, Harness, Outcome, available};
 use nearpage_tests::{Case, nearpage_path};
 
-/// Whoever changes it tests something else: the events are drawn from it.
+/// Seed of the events: another seed tests other events.
 const SEED: u64 = 20_261_125;
 
 #[test]

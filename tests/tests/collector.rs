@@ -1,5 +1,5 @@
-//! `live --otlp`: profiles posted to a collector, which here is a server that decodes them. Nothing depends on how fast the
-//! machine is: programs run until the server has what it wants.
+//! `live --otlp` posts profiles to a collector; here, a server that decodes them. No test depends on the machine's
+//! speed: programs run until the server has what it needs.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::profiles::v1development::Profile;
 use prost::Message;
 
-/// Reads and writes an array until its folder has a file `end`.
+/// Program that reads and writes an array until its folder has a file `end`.
 const BUSY: &str = r#"
 #include <stdlib.h>
 #include <unistd.h>
@@ -30,14 +30,14 @@ int main(int count, char **words) {
 }
 "#;
 
-/// A collector that answers with these statuses, then with the last of them for ever, and keeps what it gets.
+/// A collector that answers with the given statuses in turn, then repeats the last one, and keeps all requests.
 struct Collector {
     url: String,
     requests: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Collector {
-    /// Has the program end when it gives the last of these answers.
+    /// Starts the collector, which creates the file `end` when it gives the last of its answers.
     fn start(statuses: &'static [u16], end: PathBuf) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -60,7 +60,7 @@ impl Collector {
                 let answer = format!(
                     "HTTP/1.1 {status} As told\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
                 );
-                // Who ends meanwhile needs no answer.
+                // A client that has ended needs no answer.
                 let _ = stream.write_all(answer.as_bytes());
             }
         });
@@ -72,7 +72,7 @@ impl Collector {
     }
 }
 
-/// The body of a request, which must be as the protocol has it.
+/// Checks a request against the protocol and returns its body.
 fn request(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut got = Vec::new();
     let mut piece = [0; 4096];
@@ -142,7 +142,7 @@ fn attribute<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a KeyValue> 
 #[test]
 fn a_collector_gets_objects_and_nodes_of_running_programs() {
     let case = busy("collector");
-    // The first message comes again.
+    // After status 503, the first message is sent again.
     let collector = Collector::start(&[503, 200, 200], case.path("end"));
     let finished = live(&case, &collector.url, "0").success();
     assert!(!finished.stderr.contains("profiles"), "{finished}");
@@ -214,7 +214,7 @@ fn a_collector_that_takes_nothing_harms_nobody() {
     assert!((1..=2).contains(&told), "{finished}");
     assert!(finished.stderr.contains("lost, 0 sent: "), "{finished}");
 
-    // Nobody listens. The file `end` is there: the program ends at once.
+    // The server does not listen. The file `end` exists already, so the program ends at once.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     drop(listener);

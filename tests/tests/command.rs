@@ -1,4 +1,4 @@
-//! The command as a black box: what it prints, what it exits with, what it leaves behind.
+//! The command as a black box: output, exit status, files.
 #![allow(
     clippy::too_many_lines,
     reason = "a test tells one story from its beginning to its end"
@@ -33,7 +33,7 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
 }
 
-/// One line on standard error that says all of `words`, and nothing on standard output.
+/// Checks for one line on standard error that contains all of `words`, and an empty standard output.
 #[track_caller]
 fn says(finished: Finished, code: i32, words: &[&str]) {
     let finished = finished.exits(code);
@@ -107,7 +107,7 @@ fn a_full_output_is_one_line_and_a_failure() {
         says(full, 1, &["standard output: No space left on device"]);
     }
     assert_eq!(into("| true", "--help").success().stderr, "");
-    // What was wrong goes elsewhere.
+    // Usage errors go to standard error.
     let wrong = into(">/dev/full", "simulate").exits(2);
     assert!(wrong.stderr.contains("<DIR>"), "{wrong}");
     into("2>/dev/full", "simulate").exits(2);
@@ -182,7 +182,7 @@ fn the_whole_loop_on_triad() {
         .nearpage([
             "plan",
             "triad.nearpage",
-            // So short a run does not pay for placing it: `auto` would leave it alone.
+            // `object`, because `auto` places nothing in so short a run.
             "--policy",
             "object",
             "--machine",
@@ -195,7 +195,7 @@ fn the_whole_loop_on_triad() {
     let file = case.read("triad.toml");
     assert_eq!(file.matches("placement = \"block\"").count(), 3, "{file}");
 
-    // Samples say nothing of when.
+    // Samples can't be replayed, so online migration can't be judged.
     let words = [
         "--machine",
         "opteron-4",
@@ -218,7 +218,7 @@ fn the_whole_loop_on_triad() {
     assert!(run.stdout.contains("checksum"), "{run}");
 }
 
-/// Where pages go is for the guest.
+/// `tests/guest.rs` checks where pages go.
 #[test]
 fn a_plan_may_have_online_migration() {
     let case = Case::new("online-migration");
@@ -242,7 +242,7 @@ fn a_plan_may_have_online_migration() {
     };
     let placed = run("p.toml", &[]).success();
     assert!(placed.stdout.contains("checksum"), "{placed}");
-    // Where nothing can be sampled, it says so.
+    // One line about online migration, whether it ran or could not sample.
     assert_eq!(
         placed.stderr.matches("online migration").count(),
         1,
@@ -253,7 +253,7 @@ fn a_plan_may_have_online_migration() {
     let line =
         "the plan's [online_migration] has `budget`, and `auto` has no parameter of that name";
     says(run("wrong.toml", &[]), 1, &[line]);
-    // Its status and its end are the command's.
+    // Exit status and signal are the command's.
     let placed = |command: &[&str]| {
         let words = [
             "run",
@@ -306,7 +306,7 @@ fn a_plan_of_one_rank_is_for_that_rank() {
 #[test]
 fn the_marked_stable_phase_counts_alone() {
     let case = Case::new("markers");
-    // Sums wait for memory seldom where caches are large: many samples, to have some accesses.
+    // With large caches, the loop of sums rarely waits for memory: a high rate gives enough accesses.
     let mut record = case.command(nearpage_path());
     record
         .args(["record", "-q", "--rate", "19997", "-o", "r", "--"])
@@ -448,7 +448,7 @@ fn status_and_signals_pass_through() {
     .exits(5);
 }
 
-/// Threads stay where they were pinned under LLVM's OpenMP runtime too, unless somebody wants them elsewhere.
+/// Threads stay where nearpage pins them under LLVM's OpenMP runtime, too, unless the user asks for another binding.
 #[test]
 fn openmp_runtimes_are_kept_from_pinning_threads() {
     let case = Case::new("affinity");
@@ -479,7 +479,7 @@ fn openmp_runtimes_are_kept_from_pinning_threads() {
         told("compact", Some(("KMP_AFFINITY", "scatter"))),
         "<scatter>\n"
     );
-    // It would complain of it.
+    // LLVM's runtime would print a warning about a second setting.
     assert_eq!(told("compact", Some(("OMP_PROC_BIND", "true"))), "<>\n");
 }
 
@@ -501,7 +501,7 @@ fn a_crashing_program_leaves_a_recording_that_opens() {
     );
 }
 
-/// As scripts have it for what runs in their background, and systemd for services.
+/// Shells ignore signals in background commands, systemd in services.
 #[test]
 fn ignored_signals_stay_ignored_in_the_command() {
     let case = Case::new("ignored");
@@ -517,7 +517,7 @@ fn ignored_signals_stay_ignored_in_the_command() {
         let found = found.unwrap_or_else(|| panic!("{ran}")).trim();
         u64::from_str_radix(found, 16).expect("a mask") & (int | pipe | term)
     };
-    // What the tests themselves were started with, which no shell takes back.
+    // Signals that the tests were started with as ignored: no shell can reset them.
     let before = ignored(":", "");
     for words in [
         "record -q -o r --force --",
@@ -737,7 +737,7 @@ fn unmatched_memory_is_placed_in_every_process_of_the_command() {
     );
 }
 
-/// Whatever starts a command says so in the same words and ends as a shell does, before it has made anything.
+/// All subcommands that start a command report a missing one alike, with a shell's exit status, and create nothing.
 #[test]
 fn commands_that_cannot_run_leave_nothing() {
     let case = Case::new("no-command");
@@ -775,7 +775,7 @@ fn commands_that_cannot_run_leave_nothing() {
     }
 }
 
-/// What a command says to type next, typed.
+/// Runs the command line that nearpage suggested as the next one.
 fn pasted(case: &Case, finished: Finished) -> Finished {
     let finished = finished.success();
     let mut lines = finished.stderr.lines();
@@ -788,7 +788,7 @@ fn pasted(case: &Case, finished: Finished) -> Finished {
     case.run(shell).success()
 }
 
-/// In folders and with names that a shell would take apart, on a terminal of 40 columns.
+/// Names of folders and files have characters that need quoting; the terminal has 40 columns.
 #[test]
 fn next_commands_can_be_pasted() {
     let case = Case::new("it's a folder");
@@ -811,15 +811,15 @@ fn next_commands_can_be_pasted() {
     assert!(case.path("a b.csv.nearpage").is_dir(), "{imported}");
 }
 
-/// A disk that is full, or here a limit: the folder was left empty, and with --force what had been there
-/// lay beside it under another name.
+/// A file size limit stands in for a full disk. An earlier version left an empty folder, or with --force moved the old
+/// recording to another name.
 #[test]
 fn a_recording_that_cannot_be_written_leaves_what_was_there() {
     let case = Case::new("no-room");
     let record = |options: &str| {
         let nearpage = nearpage_path();
         let script = format!(
-            // The limit is not for what it prints.
+            // `cat` receives the messages, so that the limit does not apply to them.
             "set -o pipefail; (trap '' XFSZ; ulimit -f 0; exec '{}' record {options} -o r -- true) 2>&1 | cat >&2",
             nearpage.display()
         );
@@ -950,9 +950,9 @@ fn redacted_recordings_hold_no_paths_or_arguments() {
     }
 }
 
-/// Starts a recording of a program that runs for long, and waits until it has samples.
+/// Starts the recording of a long program and waits until there are samples.
 fn long_recording(case: &Case, name: &str) -> std::process::Child {
-    // Signals that are ignored where it starts would stay so: SIGHUP under `nohup`.
+    // Resets signals that are ignored where the tests run, such as SIGHUP under `nohup`.
     let mut record = case.command("env");
     record
         .arg("--default-signal=INT,HUP")
@@ -1018,7 +1018,7 @@ fn a_killed_recorder_leaves_a_recording_that_opens_and_says_so() {
         .unwrap();
     signal(pid, "KILL");
     child.wait().unwrap();
-    // The program lives on; it must not outlive the test.
+    // The program survives its recorder, but must not outlive the test.
     let programs = String::from_utf8(programs.stdout).unwrap();
     for program in programs.split_whitespace() {
         signal(program.parse().unwrap(), "KILL");
@@ -1028,7 +1028,7 @@ fn a_killed_recorder_leaves_a_recording_that_opens_and_says_so() {
     assert!(json(&report)["accesses"].as_u64().unwrap() > 0, "{report}");
 }
 
-/// A program that copies a function to memory of its own, and says what it is called there.
+/// A program that copies a function into executable memory and writes a map of generated code.
 const GENERATES: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -1086,7 +1086,7 @@ fn generated_code_has_the_names_that_its_program_gives_it() {
     );
     case.nearpage(["export", "-q", "r", "-o", "copy"]).success();
     assert_eq!(functions("copy"), functions("r"));
-    // They are full of paths.
+    // Names of generated functions contain paths, so --redact removes them.
     record("redacted", &["--rate", "997", "--redact"], &large);
     assert!(!functions("redacted").contains("gather of"));
     let full = ["--source", "full", "--machine", "flash-8"];
@@ -1094,7 +1094,7 @@ fn generated_code_has_the_names_that_its_program_gives_it() {
     assert!(functions("full").contains("gather of v8@1"));
 }
 
-/// A program that runs another one with perf_event_open refused, as container profiles do.
+/// Builds a program that runs another one with perf_event_open refused, as container profiles do.
 fn refusing_perf(case: &Case) -> std::path::PathBuf {
     let source = r#"
 #include <errno.h>
@@ -1161,7 +1161,7 @@ fn perf_that_is_refused_is_explained() {
 fn where_perf_is_refused_programs_are_sampled_from_inside() {
     let case = Case::new("inside");
     let refuse = refusing_perf(&case);
-    // Two arrays, one of them on the heap; a child that computes too, and a thread-local counter.
+    // Two arrays, one of them on the heap, a child process that computes, too, and a thread-local counter.
     let source = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -1249,7 +1249,7 @@ fn the_source_is_printed_once_and_recorded() {
     let of_source = |line: &str| line.starts_with(&format!("source {source}"));
     let of_line = |line: &&str| of_source(line.trim_start_matches("nearpage: "));
     assert!(told.iter().all(of_line), "{auto}");
-    // What needs doing is told; that the machine has no PMU is in the notes alone, and `doctor` explains it.
+    // Without a PMU there is nothing to do: the reason is only in the recording's notes, and `doctor` explains it.
     let recorded = json("auto");
     let mut notes = recorded["notes"].as_array().unwrap().iter();
     let note = notes.find_map(|note| note.as_str().filter(|note| of_source(note)));
@@ -1259,7 +1259,7 @@ fn the_source_is_printed_once_and_recorded() {
         .success();
     assert!(!clock.stderr.contains("nearpage: source"), "{clock}");
     assert_eq!(json("clock")["source"], "clock");
-    // Asked for, hardware samples are had or refused with the reason that `auto` gave.
+    // If requested, PMU sampling either works or fails with the reason that `auto` noted.
     let pmu = case.nearpage(["record", "--source", "pmu", "-o", "pmu", "--", "true"]);
     match note.split_once("not pmu: ") {
         None => drop(pmu.success()),
@@ -1450,7 +1450,7 @@ fn placement_is_reported_across_exec_but_not_after_a_signal() {
     assert!(!said.contains("matched nothing"), "{said}");
 }
 
-/// All threads of `std::thread` begin with one routine of libstdc++: their team is called what they execute.
+/// libstdc++ starts all threads of `std::thread` in one routine; teams are named after the functions they execute.
 #[test]
 fn teams_of_std_thread_are_named_after_functions_of_the_program() {
     let case = Case::new("standard_threads");
@@ -1474,7 +1474,7 @@ fn teams_of_std_thread_are_named_after_functions_of_the_program() {
     let mut compiler = case.command("c++");
     compiler.args(["-g", "-O1", "-pthread", "-o", "crew", "crew.cc"]);
     case.run(compiler).success();
-    // The second thread has another number only if the first one still runs.
+    // Checks number 0 only: the second thread has number 1 only if the first one still runs.
     for (what, name) in [
         ("one", "crew, sweep(int, double*) 0"),
         ("both", "crew, std::thread 0"),
@@ -1627,7 +1627,7 @@ fn a_plan_may_change_when_a_function_is_first_executed() {
         ),
         "{said}"
     );
-    // `main` is executed, but neither by a team nor as a thread of its own.
+    // `main` runs, but neither in a team nor as the start routine of a thread.
     let said = run(&phase("main", "interleave"), &[]);
     assert!(
         said.contains("1 object recognised, none placed (1 left where placed before: `main` was not seen to be"),
@@ -1661,7 +1661,7 @@ fn every_policy_of_live_watches_where_there_is_nothing_to_move() {
         let finished = case.nearpage(arguments).success();
         assert_eq!(
             finished.stderr.contains("nothing to move, only to watch"),
-            // Which moves nothing anywhere.
+            // The policy `watch` never moves pages, so the message would say nothing new.
             one_node && *name != "watch",
             "{finished}"
         );
@@ -1704,7 +1704,7 @@ fn logs_of_live_by_version_0_1_are_replayed() {
     );
 }
 
-/// A write beyond the limit would end the process that writes.
+/// The kernel's default action for a write beyond the limit is to end the process.
 #[test]
 fn at_the_file_size_limit_recording_stops_and_the_command_goes_on() {
     let case = Case::new("file-size");
@@ -1714,7 +1714,7 @@ fn at_the_file_size_limit_recording_stops_and_the_command_goes_on() {
         command.arg(nearpage_path());
         case.run(command)
     };
-    // Each process adds what it maps to the log.
+    // Each process adds its mappings to the log.
     let many = "sh -c 'for i in 0 1 2 3 4 5 6 7 8 9; do for j in 0 1 2 3 4 5 6 7 8 9; do /bin/true; done; done; echo done'";
     let finished = limited(16, &format!("record --source clock -o r -- {many}")).exits(1);
     assert_eq!(finished.stdout, "done\n", "{finished}");
@@ -1727,7 +1727,7 @@ fn at_the_file_size_limit_recording_stops_and_the_command_goes_on() {
     }
     let report = case.nearpage(["report", "r"]).success();
     assert!(report.stderr.contains("is incomplete"), "{report}");
-    // A command that reaches a limit of its own is ended by it as ever.
+    // A command that reaches a limit of its own is ended by SIGXFSZ, as without nearpage.
     let own = "ulimit -f 1; exec head -c 9999 /dev/zero >much";
     case.nearpage(["record", "-q", "-o", "own", "--", "sh", "-c", own])
         .is_ended_by(25);
@@ -1768,7 +1768,7 @@ fn invalid_addresses_are_usage_errors() {
     let case = Case::new("serve");
     let live = |address| case.nearpage(["live", "--serve", address, "--", "true"]);
     says(live("foo"), 2, &["'foo'", "such as 127.0.0.1:9464"]);
-    // It might be one elsewhere.
+    // A valid address (of documentation, RFC 5737), but not this machine's.
     says(
         live("192.0.2.1:9464"),
         1,
@@ -1829,7 +1829,7 @@ fn history_lists_predictions_with_results_and_removes_them() {
     assert_eq!(found["errors"][0]["source"], "history");
     history(&["--clear"]).success();
     assert!(!case.path("state/nearpage/history.jsonl").exists());
-    // A link to somewhere else is not read.
+    // A symbolic link to another file is not read.
     case.write("elsewhere", compared(0, -0.2, -0.1));
     std::os::unix::fs::symlink(
         case.path("elsewhere"),

@@ -1,5 +1,5 @@
-//! Every command line of README and guide is run, and prints what the page shows (`nearpage_tests::documents` says
-//! what may differ). After a change of output: `NEARPAGE_RENEW_DOCUMENTS=1 cargo test --workspace --test documents`.
+//! Runs every command line of README and guide and compares the output with the page (`nearpage_tests::documents` has
+//! the rules). After a change of output: `NEARPAGE_RENEW_DOCUMENTS=1 cargo test --workspace --test documents`.
 
 use nearpage_tests::{documents, repository};
 
@@ -10,7 +10,7 @@ fn check(page: &str) {
     }
 }
 
-/// A test for each page, so that they run side by side.
+/// A test for each page, so that pages run in parallel.
 macro_rules! pages {
     ($($name:ident: $page:literal,)*) => {
         $(
@@ -26,7 +26,7 @@ macro_rules! pages {
             for entry in guide {
                 let name = entry.expect("an entry").file_name();
                 let page = format!("docs/guide/{}", name.to_string_lossy());
-                // The queries beside them have a test of their own.
+                // SQL files beside the pages have a test of their own.
                 let is_page = page.ends_with(".md");
                 assert!(!is_page || [$($page),*].contains(&page.as_str()), "{page} has no test here");
             }

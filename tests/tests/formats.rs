@@ -1,4 +1,4 @@
-//! Other tools' files in and out: `import` and `export --to`.
+//! Import and export of other tools' formats: `import` and `export --to`.
 #![allow(
     clippy::too_many_lines,
     reason = "a test tells one story from its beginning to its end"
@@ -10,7 +10,7 @@ use std::process::Command;
 use nearpage_tests::{Case, Finished, python_package};
 use serde_json::Value;
 
-/// What `perf script` prints of three samples by two threads on two CPUs.
+/// Output of `perf script` for three samples of two threads on two CPUs.
 const SCRIPT: &str = "# cpudesc : Some CPU @ 2.00GHz
  perf-exec     0/0     [000]     0.000000: PERF_RECORD_COMM: perf-exec:100/100
      solve   100/100   [000]     1.000010: PERF_RECORD_COMM exec: solve:100/100
@@ -59,7 +59,7 @@ fn text_becomes_a_recording_like_any_other() {
     let report: Value = serde_json::from_str(&report.stdout).unwrap();
     assert_eq!(report["accesses"].as_f64(), Some(3000.0));
     assert_eq!(report["objects"][0]["name"], "grid, fine");
-    // Times: 300 and 500 cycles at 2 GHz, a thousand times each.
+    // 300 and 500 cycles at 2 GHz, for a period of 1000 each.
     assert_eq!(report["objects"][0]["cost_ns"].as_f64(), Some(400_000.0));
     case.nearpage(["plan", "r", "--machine", "opteron-4", "-o", "plan.toml"])
         .success();
@@ -102,7 +102,7 @@ fn profiles_are_labelled_with_object_node_and_level() {
             "",
         ]
     );
-    // It reads its own.
+    // `import` reads nearpage's own CSV.
     case.nearpage([
         "import",
         "-q",
@@ -133,7 +133,7 @@ fn profiles_are_labelled_with_object_node_and_level() {
     let threads = firefox["threads"].as_array().unwrap();
     assert_eq!(threads.len(), 2);
     assert_eq!(threads[1]["tid"], "101");
-    // Milliseconds.
+    // The Firefox Profiler's weights are in milliseconds.
     let weights = &threads[1]["samples"]["weight"];
     assert_eq!(weights, &serde_json::json!([0.25, 0.0]));
     let strings = firefox.to_string();
@@ -183,8 +183,8 @@ fn profiles_are_labelled_with_object_node_and_level() {
     }
 }
 
-/// Decodes `ProfilesData` by the package that OpenTelemetry publishes, checks what its specification asks of the dictionary,
-/// and prints what samples say.
+/// Decodes `ProfilesData` with OpenTelemetry's Python package, checks the specification's rules for the dictionary, and
+/// prints the samples.
 const READ_OTLP: &str = r#"
 import json, sys
 from opentelemetry.proto.profiles.v1development.profiles_pb2 import ProfilesData
@@ -274,7 +274,7 @@ fn collectors_read_what_is_exported_for_opentelemetry() {
     );
 }
 
-/// A profile as its own reader has it, where Go is.
+/// Text of a profile by Go's `pprof`; none where Go is not installed.
 fn read_by_pprof(case: &Case, profile: &str) -> Option<String> {
     let mut pprof = Command::new("go");
     pprof
@@ -284,7 +284,7 @@ fn read_by_pprof(case: &Case, profile: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&read.stdout).into_owned())
 }
 
-/// pprof takes the first mapping for the program, and that was the module of the first access.
+/// pprof takes the first mapping for the program. An earlier version wrote the module of the first access first.
 #[test]
 fn pprof_names_the_program() {
     let case = Case::new("pprof-program");
@@ -316,7 +316,7 @@ fn pprof_names_the_program() {
     }
 }
 
-/// A folder named `-` was made.
+/// An earlier version created a folder named `-`.
 #[test]
 fn exported_tables_are_refused_on_standard_output() {
     let case = Case::new("tables-printed");
@@ -387,7 +387,7 @@ fn omitted_samples_are_reported() {
     );
     case.nearpage(["export", "r", "--to", "pprof", "--at-most", "7", "-o", "p"])
         .exits(2);
-    // Version 0.1 called it another name.
+    // The spelling of version 0.1.
     case.nearpage([
         "export",
         "r",

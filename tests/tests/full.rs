@@ -1,5 +1,4 @@
-//! Traces of real programs, as a black box: traced in emulation, reported, planned, downsampled
-//! and compared.
+//! Traces of real programs, as a black box: traced in emulation, reported, planned, downsampled and compared.
 #![allow(
     clippy::too_many_lines,
     reason = "a test tells one story from its beginning to its end"
@@ -28,7 +27,7 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
 }
 
-/// One line on standard error that says all of `words`, and nothing on standard output.
+/// Checks for one line on standard error that contains all of `words`, and an empty standard output.
 #[track_caller]
 fn says(finished: Finished, code: i32, words: &[&str]) {
     let finished = finished.says(code, words);
@@ -38,7 +37,7 @@ fn says(finished: Finished, code: i32, words: &[&str]) {
 #[test]
 fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
     let case = Case::new("full");
-    // Three arrays of 2 MiB, written once by the main thread, then two passes of a = b + s × c.
+    // Three arrays of 2 MiB: the main thread writes each once, then two passes compute a = b + s × c.
     let recorded = trace(&case, "full", &["--keep-hits"], &["triad", "2", "2"]).success();
     assert!(
         recorded.stdout.contains("checksum"),
@@ -60,8 +59,7 @@ fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
         assert_eq!(array["kind"], "heap");
         assert_eq!(array["call_site"][1]["function"], "main", "{array:#}");
         assert_eq!(array["pattern"]["kind"], "block", "{array:#}");
-        // Every pass misses every line of an array once: by how often it is passed over, in loads
-        // and stores, whole numbers.
+        // Each pass over an array misses each of its lines once, so the misses are a whole multiple of the lines.
         for operation in ["loads", "stores"] {
             let passes = array[operation]["count"].as_f64().unwrap() / lines;
             assert!(
@@ -83,7 +81,7 @@ fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
         .sum();
     assert!(trace["data_misses"].as_f64().unwrap() > 0.98 * arrays_missed);
     assert_eq!(trace["hot_pages"]["by_cache_misses"][100], 1.0);
-    // Of three arrays two are read in each pass, line after line, and written once before.
+    // Each pass reads two of three arrays, line after line. Before, each array was written once.
     let chains = |at: usize| {
         trace["read_chains"]["shares"][at]["share"]
             .as_f64()
@@ -118,7 +116,7 @@ fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
         "{plan:#}"
     );
 
-    // The arrays on the sixth node, by the plan's own words.
+    // The plan with all arrays on the sixth node instead of in blocks.
     let planned = std::fs::read_to_string(case.path("full/plan.toml")).unwrap();
     let blocks = planned.matches("placement = \"block\"").count();
     assert_eq!(blocks, 3, "{planned}");
@@ -152,7 +150,8 @@ fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
         load(0) == 0.0 && load(1) > 0.98 * least,
         "every miss of the arrays goes there: {simulated:#}"
     );
-    // Everything else there, and the arrays with it unless a decision keeps them.
+    // Unmatched memory on the sixth node; `all.toml` has no decision for the arrays, `kept.toml` leaves them to first
+    // touch.
     let rest = "[[object]]\nname = \"the rest\"\nrest = true\nplacement = \"node:5\"\n";
     let header = planned.split("\n[[object]]").next().unwrap();
     let kept = planned.replace("\"block\"", "\"first-touch\"");
@@ -278,7 +277,7 @@ fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
         "under first touch, as recorded: {compared:#}"
     );
 
-    // Without a trace among them there is nothing to replay, unless one is named.
+    // Without a trace among the recordings, nothing is replayed unless --trace names one.
     let words = ["evaluate", "exported", "tenth", "--json"];
     let alone = json(&case.nearpage(words).success());
     assert_eq!(alone["replayed"], Value::Null);
@@ -297,7 +296,7 @@ fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
     runs_are_compared(&case);
 }
 
-/// The trace, and what was downsampled from it: the same run, so that nothing changed, on a machine whose nodes are known.
+/// Compares a trace with recordings that are downsampled from it: the run is the same, so nothing changed.
 fn runs_are_compared(case: &Case) {
     let same = ["compare", "full", "exported,tenth", "--fail-if"];
     let passed = case.nearpage([&same[..], &["time>+1%", "--json"]].concat());
@@ -351,8 +350,8 @@ fn nearpages_own_accesses_are_not_traced() {
     let export = ["export", "full", "-o", "accesses.csv", "--to", "csv"];
     case.nearpage(export).success();
     let accesses = case.read("accesses.csv");
-    // The loader clears its memory and reads its tables, as those of any library; from when the first library
-    // begins nobody else uses them, and nobody runs its code.
+    // Before `_dl_init`, the loader clears this library's memory and reads its tables, as for any library. Afterwards
+    // no other code uses them or runs the library's code.
     let begun = || {
         accesses
             .lines()
@@ -419,20 +418,20 @@ fn programs_that_a_shell_runs_are_traced() {
         )
     };
     let objects = |report: &Value| report["objects"].to_string();
-    // In a child, and in the shell's own process.
+    // Once in a child of the shell, once in the shell's own process.
     for words in [format!("{triad} 1 1; exit 3"), format!("exec {triad} 1 1")] {
         let (report, traces, finished) = run(&words);
         finished.exits(if words.ends_with('3') { 3 } else { 0 });
         assert!(traces > 1, "{words}: {traces}");
         assert!(objects(&report).contains("triad"), "{words}: {report:#}");
     }
-    // A killed one: what it did up to then.
+    // The trace of a killed process has its accesses up to the end.
     let (report, _, finished) = run("kill -KILL $$");
     finished.is_ended_by(9);
     assert!(report["accesses"].as_u64().unwrap() > 100, "{report:#}");
 }
 
-/// A thread executes `/bin/echo` when the main thread has ended.
+/// A thread executes `/bin/echo` after the main thread has ended.
 const ALONE: &str = r#"
 #include <pthread.h>
 #include <unistd.h>
@@ -498,7 +497,7 @@ fn exec_after_the_main_thread_has_ended_is_traced() {
     assert!(names.any(|name| name == "echo"), "{report:#}");
 }
 
-/// In each of three steps two threads that exist at a time.
+/// Three steps of two new threads each.
 const ANEW: &str = r#"
 #include <pthread.h>
 #include <stdlib.h>
@@ -533,7 +532,6 @@ fn threads_created_anew_for_each_step_have_the_same_cpus_in_each() {
         .iter()
         .map(|thread| thread["cpus"].to_string())
         .collect();
-    // The main thread and two others.
     assert_eq!(cpus.len(), 3, "{cpus:?}");
     assert!(
         cpus.iter().all(|cpus| !cpus.contains([',', '-'])),
@@ -559,7 +557,7 @@ fn a_schedule_moves_threads_while_they_are_traced() {
         (&moves[0]["thread"], &moves[0]["cpu"]),
         (&1.into(), &5.into())
     );
-    // It worked where it was moved to, from its first touch on.
+    // The moved thread used only its new CPU, from the first touch on.
     let csv = ["export", "moved", "--to", "csv", "-o", "moved.csv"];
     case.nearpage(csv).success();
     let table = case.read("moved.csv");
@@ -577,7 +575,7 @@ fn a_schedule_moves_threads_while_they_are_traced() {
     let told = |notes: &Value| notes.as_array().unwrap().iter().any(|note| note == said);
     assert!(told(&replayed["notes"]), "{replayed:#}");
 
-    // Whoever wants to be told nothing finds it in the recording.
+    // With -q nothing is printed, but the recording has the note.
     let quiet = [&scheduled[..], &["-q"]].concat();
     let recorded = trace(&case, "quiet", &quiet, &["triad", "1", "2"]).success();
     assert_eq!(recorded.stderr, "");
@@ -652,7 +650,7 @@ fn untraceable_programs_are_refused_in_one_line() {
         !case.path("true.nearpage").exists(),
         "nothing is left behind"
     );
-    // An emulator as the static packages have it.
+    // A stand-in for an emulator from static packages, without plugins.
     let script = "#!/bin/sh\necho 'qemu-x86_64 version 10.0.2 (Debian)'\n";
     std::fs::create_dir_all(case.path("static")).unwrap();
     case.program("static/qemu-x86_64", script);
@@ -671,7 +669,7 @@ fn untraceable_programs_are_refused_in_one_line() {
             "--enable-plugins",
         ],
     );
-    // Another one, further on, is taken.
+    // A suitable emulator later on PATH is used instead.
     let paths = [case.path("static"), "/usr/bin".into(), "/bin".into()];
     let mut with_another = case.command(nearpage_path());
     with_another

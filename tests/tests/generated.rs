@@ -1,5 +1,5 @@
-//! Programs whose accesses are known: the table is what the program does, and plans are not far from the best. What plans
-//! are worth over many programs, `tests/generated --seeds 200` says.
+//! Programs whose accesses are known: the table must match the program, and plans must not be far from the best.
+//! `tests/generated --seeds 200` judges plans for many programs.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use nearpage_tests::{Case, nearpage_path};
 const SEEDS: Range<u64> = 0..20;
 /// Seeds of the programs that are recorded and planned.
 const RECORDED: Range<u64> = 1..6;
-/// Passes that are counted: objects that are used in two ways are used in both.
+/// Passes to count: enough for objects with two alternating uses to be used in both ways.
 const PASSES: u64 = 3;
 
 #[test]
@@ -39,7 +39,7 @@ fn threads_initialise_each_line_of_their_objects_once() {
         for (object, truth) in program.objects.iter().zip(&truth.objects) {
             let (first, end) = object.extent(size, team);
             let lines = match object.kind {
-                // The main thread does not know of gaps between rows.
+                // The main thread initialises the unused ends of rows, too.
                 Kind::Padded { row, used } if object.initialiser == Initialiser::Threads => {
                     end / row * used
                 }
@@ -86,6 +86,6 @@ fn plans_are_not_far_from_the_best_placement() {
     }
     let results: Vec<_> = trials.iter().map(Trial::to_json).collect();
     let summary = Summary::of(&results);
-    // On a busy machine there are few samples of each object.
+    // On a busy machine objects have few samples, so the bound is low.
     assert!(summary.score_median() > 0.5, "{summary}");
 }

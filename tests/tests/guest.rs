@@ -1,5 +1,4 @@
-//! The whole loop in a real Linux with four memory nodes: one boot for all of it, so that the tests
-//! below share what one script did.
+//! The whole loop in a real Linux with four memory nodes. A single boot runs one script, whose results all tests share.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use nearpage_tests::page_nodes::{middle_of, share_of};
 use nearpage_tests::{Case, Guest, GuestOutput, Inspection, nearpage_path, workload};
 
-/// What was done in the guest.
+/// Results of the script in the guest.
 struct InGuest {
     guest: Guest,
     case: Case,
@@ -22,13 +21,13 @@ impl InGuest {
     }
 }
 
-/// Thousands of samples in an interval.
+/// Options that give thousands of samples per interval.
 const LIVE: &str = "live -q --policy migrate --rate 3000 --interval 1s";
-/// Three arrays of 512 KiB. Under `live` it goes on until it is told to end: how long pages take to
-/// move is up to the emulator.
+/// Three arrays of 512 KiB. Under `live`, the program runs until a test's condition holds, because the emulator
+/// determines how long migrations take.
 const LIVE_TRIAD: &str = "0.5 20";
-/// What scripts wait with, and what they wait for in a log of `nearpage live`. None waits longer than
-/// five minutes: the tests say then what is missing.
+/// Shell functions for waiting, and conditions about logs of `nearpage live`. Waiting ends after five minutes at most;
+/// then the tests name what is missing.
 const WAITING: &str = r#"
 wait_for() {    # CONDITION [SECONDS]
     now() { cut -d . -f 1 /proc/uptime; }
@@ -83,13 +82,13 @@ shift_threads() { # NAME: each thread to the CPU after its own
     done
 }
 "#;
-/// A block that all threads read at random, of some hundred pages.
+/// A block of some hundred pages that all threads read at random.
 const LIVE_CLUSTER: &str = "3000 40 20";
 /// Four blocks of 256 KiB that two threads each read at random.
 const LIVE_PAIRS: &str = "0.25 20";
-/// Three arrays of 15 or 16 huge pages each: where they begin is chance.
+/// Three arrays of 15 or 16 huge pages each, depending on their addresses.
 const LIVE_HUGE: &str = "32 2";
-/// 128 pages that move to another address, and their sums.
+/// 128 pages that move to other addresses, and sums over them.
 const RESTLESS: &str = "0.5 1500";
 const CG: &str = "100000 16 10";
 const CLUSTER: &str = "100000 40 4";
@@ -157,8 +156,8 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     let bound = "env OMP_NUM_THREADS=4 OMP_PROC_BIND=true OMP_PLACES={0},{1},{2},{3}";
     let team = "env OMP_NUM_THREADS=4";
     let script = [
-        // Huge pages would be touched first by whoever comes first to any part of one, and
-        // balancing moves pages of its own accord.
+        // Without huge pages, which the first thread to touch any part would own; without NUMA balancing, which moves
+        // pages.
         "set -e\n\
          echo 0 >/proc/sys/kernel/numa_balancing\n\
          echo never >/sys/kernel/mm/transparent_hugepage/enabled\n"
@@ -168,12 +167,12 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
             "triad_first_touch",
             &format!("{bound} {triad} --parallel-init 16 2"),
         ),
-        // Recorded, planned and placed inside. The master, which is pinned when it creates a thread, stays on its CPU
-        // until then: otherwise it may fill the matrix from several nodes, and some of it near who uses it.
+        // Record, plan and run in the guest. The master is pinned when it creates a thread, and stays on its CPU until
+        // then: otherwise it might fill the matrix from several nodes, and part of it near the users of this part.
         format!(
             "{team} OMP_PROC_BIND=true {nearpage} record -q --rate 997 --threads compact -o cg.nearpage -- {cg} 100000 16 60\n"
         ),
-        // By pattern: to place `row_start` saves less than `auto` is certain of.
+        // `object`, because `auto` is not certain enough of the small saving by `row_start`.
         format!("{nearpage} plan cg.nearpage --policy object -o cg.toml >cg.plan.txt\n"),
         Inspection::command(
             "cg_placed",
@@ -196,7 +195,8 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
             "{team} {nearpage} record -q --rate 997 --threads compact -o cluster.nearpage -- {cluster} 100000 40 30\n"
         ),
         format!("{nearpage} plan cluster.nearpage -o cluster_auto.toml >cluster.plan.txt\n"),
-        // By pattern: the few samples of a page, which has some threads' points, may look like its owner's.
+        // `object`, because a page with points of several threads has so few samples that it may seem to belong to one
+        // thread.
         format!(
             "{nearpage} plan cluster.nearpage --policy object -o cluster.toml >cluster.plan.txt\n"
         ),
@@ -204,19 +204,19 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
             "cluster_placed",
             &format!("{team} {nearpage} run --plan cluster_auto.toml -- {cluster} {CLUSTER}"),
         ),
-        // Planned outside, on another machine.
+        // A plan made outside of the guest, on another machine.
         Inspection::command(
             "lu_placed",
             &format!("{team} {nearpage} run --plan lu.toml -- {lu} {LU}"),
         ),
-        // By hand.
+        // Rules given by hand.
         Inspection::command(
             "cg_by_hand",
             &format!(
                 "{team} {nearpage} run --place 'heap>=1M=interleave:1,3' --place 'heap>=64K=node:2' -- {cg} {CG}"
             ),
         ),
-        // What no object's rule places; `other` has no plan.
+        // Unmatched memory; the plans are not for the program `other`.
         format!(
             "{nearpage} run --place rest=interleave --place 'heap>=4M=first-touch' --place 'heap>=1M=node:2' -- \
              {smalls} ./other >rest.out 2>rest.err\n\
@@ -225,30 +225,30 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              {nearpage} run -q --place rest=node:1 -- {smalls} >rest_node.out\n\
              {nearpage} run --plan heap.toml -- {smalls} >heap.out 2>heap.err\n"
         ),
-        // Pages that are moved when the second thread is created.
+        // Pages migrate when the second thread is created.
         Inspection::command(
             "triad_later",
             &format!("{bound} {nearpage} run --plan later.toml -- {triad} 4 2 2>later.err"),
         ),
-        // Pages that are moved when a function is first executed.
+        // Pages migrate when a function is first executed.
         Inspection::command(
             "stages",
             &format!("{bound} {nearpage} run --plan stages.toml -- {stages} 4096 2 2 2>stages.err"),
         ),
-        // Pages and threads that are moved then.
+        // Pages and threads migrate when a function is first executed.
         Inspection::command(
             "exchange",
             &format!(
                 "{team} {nearpage} run --plan exchange.toml -- {stages} 4096 2 2 2>exchange.err"
             ),
         ),
-        // Whether the plan wins is up to the emulator's clock; one that loses is not used again.
+        // The emulator's clock decides whether the plan wins; a losing plan is not used again.
         format!(
             "{team} {nearpage} optimize --rate 997 -o optimized --json -- {cg} 100000 16 60 >optimized.json\n"
         ),
         format!("{team} {nearpage} run -- {cg} 100000 16 60 >kept.out 2>kept.err || true\n"),
         WAITING.to_owned(),
-        // Threads that get CPUs of their own: because it is said, and because a plan says so.
+        // Threads get CPUs of their own: by an option, and by a plan.
         format!(
             "sed '/^machine = /a threads = \"scatter\"' cluster.toml >pinned.toml\n\
              for how in '--threads compact' '--plan pinned.toml'; do\n\
@@ -260,7 +260,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
                  wait $!\n\
              done\n"
         ),
-        // Pages that move while the program runs.
+        // Online migration.
         "(wait_for 'becomes_local triad live.log 2'\n\
          shift_threads triad\n\
          wc -l <live.log >live.shifted\n\
@@ -277,7 +277,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              WORKLOAD_UNTIL=alone.end {bound} {nearpage} {LIVE} --log alone.log -- \
              {triad} --parallel-init {LIVE_TRIAD} >alone.out\n"
         ),
-        // Parameters that no daemon can have: nothing is started.
+        // Parameters that no daemon can have: the command is not started.
         format!(
             "{nearpage} live --policy auto --set remote_ns=0 -- touch started 2>refused.err && exit 42\n\
              test ! -e started\n"
@@ -288,7 +288,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              WORKLOAD_UNTIL=online_migration.end {bound} {nearpage} run --plan online_migration.toml -- \
              {triad} {LIVE_TRIAD} >online_migration.out 2>online_migration.err\n"
         ),
-        // A daemon that is killed while it shows its screen, and another one in its place.
+        // A daemon is killed while it shows its screen; a second one is refused before.
         format!(
             "env -u WORKLOAD_UNTIL {bound} {triad} {LIVE_TRIAD} >unattended.out\n\
              export WORKLOAD_UNTIL=killed.end\n\
@@ -312,20 +312,20 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              wait $target\n\
              unset WORKLOAD_UNTIL\n"
         ),
-        // A target that is never the same for long.
+        // A target whose mappings change all the time.
         format!(
             "{team} {restless} {RESTLESS} >unobserved.out\n\
              end_once restless.end '[ $(grep -c \"moved.:[1-9]\" restless.log) -ge 3 ]' &\n\
              WORKLOAD_UNTIL=restless.end {bound} {nearpage} {LIVE} --log restless.log -- \
              {restless} {RESTLESS} >restless.out\n"
         ),
-        // Two targets, one of which wants its pages apart and the other one together.
+        // Two targets: one wants its pages spread, the other wants them together.
         format!(
             "end_once two.end 'becomes_local triad two.log 2 && is_even cluster' &\n\
              WORKLOAD_UNTIL=two.end {bound} OMP_WAIT_POLICY=passive {nearpage} {replicating} --log two.log -- sh two.sh\n",
             replicating = LIVE.replace("migrate", "migrate-replicate")
         ),
-        // Threads that have data in common, on nodes apart, and told to stay where it is.
+        // Threads that share data, on different nodes, while pages may not move.
         format!(
             "export OMP_NUM_THREADS=8\n\
              {pairs} {LIVE_PAIRS} >pairs.alone\n\
@@ -344,7 +344,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              unset OMP_NUM_THREADS\n",
             clustering = format!("{nearpage} {LIVE}").replace("migrate", "carrefour")
         ),
-        // Huge pages, which the emulator takes longer to move than a program may be stalled.
+        // Huge pages, with a higher limit on stalls because the emulator moves them slowly.
         "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n\
          end_once huge.end 'becomes_local triad huge.log 2 700' &\n\
          export WORKLOAD_UNTIL=huge.end\n"
@@ -382,7 +382,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     }
 });
 
-/// A plan for a workload.
+/// A plan for a workload, with hand-written decisions.
 fn by_hand(executable: &str, teams_and_decisions: &str) -> String {
     format!(
         "version = 1\npolicy = \"hand\"\nmachine = \"any\"\npage_bytes = 4096\n\n\
@@ -390,7 +390,7 @@ fn by_hand(executable: &str, teams_and_decisions: &str) -> String {
     )
 }
 
-/// For `triad`, whose arrays one thread fills: each in blocks, from the second thread on.
+/// For `triad`, whose arrays one thread fills: each array in blocks, once the second thread is created.
 const LATER_PLAN: &str = r#"
 [[team]]
 name = "openmp"
@@ -403,7 +403,7 @@ placement = "block"
 start = "second-thread"
 "#;
 
-/// For `triad`: its arrays where three of four threads are not, to be moved by few samples.
+/// For `triad`: arrays on a node without three of the four threads, to be migrated by few samples.
 const ONLINE_MIGRATION_PLAN: &str = r#"
 [live]
 errors = 0
@@ -416,7 +416,7 @@ heap = ">=256K"
 placement = "node:0"
 "#;
 
-/// For `stages`: in blocks, and from `backward` on in blocks of the opposite threads.
+/// For `stages`: in blocks; from `backward` on, in blocks of the opposite threads.
 const STAGES_PLAN: &str = r#"
 [[team]]
 name = "openmp"
@@ -437,15 +437,15 @@ placement = "runs"
 runs = ["0+256 thread:3", "256+256 thread:2", "512+256 thread:1", "768+256 thread:0"]
 "#;
 
-/// The same with each thread in the next one's place from `backward` on.
+/// Like [`STAGES_PLAN`], but from `backward` on each thread takes the next thread's place.
 fn exchange_plan() -> String {
     let function = "function = \"backward._omp_fn.0\"\n";
     STAGES_PLAN.replace(function, &format!("{function}threads = [1, 2, 3, 0]\n"))
 }
 
-/// A copy of a workload that is another program to nearpage: with another build-id.
+/// A copy of a workload with another build-id, so that nearpage takes it for another program.
 fn another_build(case: &Case, name: &str, copy: &str) {
-    // A note of the linker: lengths of name and build-id, its kind, its name.
+    // A note of the linker: lengths of name and build-id, type, name.
     const NOTE: &[u8] = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
     let mut bytes = std::fs::read(workload(name)).unwrap();
     let at = bytes.windows(NOTE.len()).position(|part| part == NOTE);
@@ -453,7 +453,7 @@ fn another_build(case: &Case, name: &str, copy: &str) {
     case.program(copy, bytes);
 }
 
-/// For `smalls` alone: the smaller array goes to node 2, the larger one is left to who fills it.
+/// For `smalls` alone: the smaller array on node 2, the larger one left to first touch.
 const REST_PLAN: &str = r#"
 [[object]]
 name = "large"
@@ -471,7 +471,7 @@ rest = true
 placement = "interleave"
 "#;
 
-/// For `smalls`: the first 4 MiB of the heap in two parts.
+/// For `smalls`: the first 4 MiB of the heap, in two parts.
 const HEAP_PLAN: &str = r#"
 [[object]]
 name = "rows"
@@ -481,7 +481,7 @@ placement = "runs"
 runs = ["0+300 node:3", "300+724 node:1"]
 "#;
 
-/// A plan of `lu_blocks`, made on this machine with the guest's number of threads.
+/// Makes a plan of `lu_blocks` on this machine, with the guest's number of threads.
 fn plan_on_the_host(case: &Case) {
     let mut record = case.command(nearpage_path());
     record
@@ -585,7 +585,7 @@ fn shared_objects_are_interleaved_and_partitioned_ones_in_blocks() {
     let (least, most) = (count.values().min().unwrap(), count.values().max().unwrap());
     assert_eq!(count.len(), 4, "{count:?}\n{plan}");
     assert!(*most as f64 <= 1.05 * *least as f64, "{count:?}\n{plan}");
-    // By time, although nobody has told what the guest's memory can carry.
+    // `auto` judges by time, although the bandwidth of the guest's memory is unknown.
     assert!(
         plan.contains("policy = \"auto\"") && plan.contains("placement = \"interleave\""),
         "{plan}"
@@ -596,15 +596,14 @@ fn shared_objects_are_interleaved_and_partitioned_ones_in_blocks() {
 fn rules_by_hand_place_by_size() {
     let placed = IN_GUEST.inspection("cg_by_hand");
     let values = placed.pages["values"].count();
-    // Its first and last page may belong to a neighbour, or hold the allocator's header and have
-    // been there before the object was placed.
+    // The first and last page may belong to a neighbour, or hold the allocator's header from before the placement.
     let on = |node| values.get(&node).copied().unwrap_or(0);
     assert!(
         on(1).abs_diff(on(3)) <= 2 && on(1) + on(3) + 2 >= values.values().sum(),
         "{values:?}"
     );
     let row_start = placed.pages["row_start"].count();
-    // Its first and last page may belong to a neighbour.
+    // The first and last page may belong to a neighbour.
     assert!(
         row_start.get(&2).copied().unwrap_or(0) + 2 >= row_start.values().sum(),
         "{row_start:?}"
@@ -620,7 +619,7 @@ fn objects_filled_by_one_thread_become_blocks_with_the_second_thread() {
     for object in ["a", "b", "c"] {
         let range = &inspection.paused.objects[object];
         for (page, node) in inspection.pages[object].present() {
-            // A page at an end belongs to the object where that covers the larger part of it.
+            // A page at an end counts to the object if the object covers more than half of it.
             let covered = range.end.min(page + 4096) - range.start.max(page);
             let share = share_of(range, 4, middle_of(range, page));
             let planned = if covered > 2048 { share } else { 0 };
@@ -628,7 +627,7 @@ fn objects_filled_by_one_thread_become_blocks_with_the_second_thread() {
             elsewhere += u64::from(node != 0);
         }
     }
-    // The master, on node 0, had filled all of them: what is elsewhere now was moved, and nothing else.
+    // The master, on node 0, had filled all pages: exactly the pages on other nodes were moved.
     let expected = format!(
         "arrays: placed 3 objects, 12 MiB in 3072 pages, when the second thread was created: {elsewhere} pages moved, "
     );
@@ -637,7 +636,7 @@ fn objects_filled_by_one_thread_become_blocks_with_the_second_thread() {
         "{expected}{said}"
     );
 
-    // Huge pages move as a whole, each where the plan has most of its blocks.
+    // A huge page moves as a whole, to the node of most of its blocks.
     let huge = there.inspection("triad_later_huge");
     let said = there.case.read("later_huge.err");
     for object in ["a", "b", "c"] {
@@ -658,7 +657,7 @@ fn pages_move_to_the_opposite_threads_when_a_phase_begins() {
     let range = &inspection.paused.objects["grid"];
     let mut pages = 0;
     for (page, node) in inspection.pages["grid"].present() {
-        // A page at an end belongs to the object where that covers the larger part of it.
+        // A page at an end counts to the object if the object covers more than half of it.
         let covered = range.end.min(page + 4096) - range.start.max(page);
         if covered > 2048 {
             let share = share_of(range, 4, middle_of(range, page));
@@ -666,7 +665,7 @@ fn pages_move_to_the_opposite_threads_when_a_phase_begins() {
             pages += 1;
         }
     }
-    // They were on the nodes of `forward`'s threads, of which none is that of its opposite.
+    // Before, pages were on the nodes of `forward`'s threads, always another node than the opposite thread's.
     for expected in [
         format!("grid: placed 1 object, 4 MiB in {pages} pages\n"),
         format!(
@@ -689,7 +688,7 @@ fn threads_change_places_and_pages_follow_them() {
     assert_eq!(nodes, [1, 2, 3, 0], "{said}");
     let range = &inspection.paused.objects["grid"];
     for (page, at) in inspection.pages["grid"].present() {
-        // A page at an end belongs to the object where that covers the larger part of it.
+        // A page at an end counts to the object if the object covers more than half of it.
         let covered = range.end.min(page + 4096) - range.start.max(page);
         if covered > 2048 {
             let share = share_of(range, 4, middle_of(range, page));
@@ -704,7 +703,7 @@ fn threads_change_places_and_pages_follow_them() {
     }
 }
 
-/// What `smalls` printed: pages by node.
+/// Pages by node, as `smalls` printed them.
 fn pages_of_smalls(file: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
     let text = IN_GUEST.case.read(file);
     let line = |line: &str| {
@@ -723,7 +722,7 @@ fn pages_of_smalls(file: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
 
 fn is_even(count: &BTreeMap<u32, u64>) -> bool {
     let (least, most) = (count.values().min(), count.values().max());
-    // Linux deals pages by their addresses: what is counted begins and ends anywhere, and has a few gaps.
+    // Linux interleaves by address, and the counted range begins and ends anywhere and has a few gaps.
     count.len() == 4 && most.unwrap() - least.unwrap() <= 4
 }
 
@@ -763,7 +762,7 @@ fn unmatched_memory_is_spread_and_stacks_and_placed_objects_are_not() {
             "{file}: {pages:?}"
         );
     }
-    // A forked child waits for a second thread of its own, where its parent did.
+    // As in its parent, the plan in a forked child waits for the child's second thread.
     assert!(is_even(&pages_of_smalls("rest.out")["forked"]));
     assert!(is_even(&pages_of_smalls("rest_plan.out")["forked"]));
     assert!(is_on(&pages_of_smalls("rest_later.out")["forked"], 0));
@@ -800,7 +799,7 @@ fn the_growing_heap_is_placed_as_planned() {
     let pages = pages_of_smalls("heap.out");
     let near = |pages: u64, planned: u64| pages.abs_diff(planned) <= 4;
     let rows = &pages["rows"];
-    // The main thread, which fills them, is on node 0, and so is what lies beyond the plan.
+    // The main thread on node 0 fills the rows, so rows beyond the plan's range are there.
     assert!(rows.keys().eq(&[0, 1, 3]), "{pages:?}");
     assert!(near(rows[&3], 300) && near(rows[&1], 724), "{pages:?}");
     assert!(rows[&0] > 900, "{pages:?}");
@@ -819,7 +818,7 @@ fn the_growing_heap_is_placed_as_planned() {
 
 #[test]
 fn a_second_recording_sees_local_accesses() {
-    // The matrix's values, 16 doubles a row.
+    // Local share of accesses to the matrix's values, 16 doubles per row.
     let local = |file: &str| {
         let report: serde_json::Value = serde_json::from_str(&IN_GUEST.case.read(file)).unwrap();
         let values = report["objects"]
@@ -851,7 +850,7 @@ fn optimize_keeps_a_plan_that_a_later_run_uses() {
     );
     assert!(result["kept"].is_string(), "{result}");
     let said = there.case.read("kept.err");
-    // Whether the plan won is up to the emulator's clock.
+    // The emulator's clock decides whether the plan won.
     assert!(
         said.contains("using the kept plan") || said.contains("no plan is kept"),
         "{said}"
@@ -866,8 +865,7 @@ fn the_machine_is_read_as_it_is() {
     assert!(doctor.contains("4 nodes, 4 CPUs"), "{doctor}");
 }
 
-/// A log of `nearpage live`: its entries.
-/// How long it takes is the emulator's; that pages are moved at all is asked of the kernel, each time.
+/// The kernel measures real migrations here, but the emulator determines their time.
 #[test]
 fn moving_a_page_is_measured_between_nodes() {
     let measured = IN_GUEST.case.read("measured.toml");
@@ -884,13 +882,13 @@ fn moving_a_page_is_measured_between_nodes() {
 fn live_log(name: &str) -> Vec<serde_json::Value> {
     let text = IN_GUEST.case.read(name);
     let entries = text.lines().skip(1);
-    // The last line of a daemon that was killed may be cut short.
+    // The last line of a killed daemon's log may be cut short.
     entries
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect()
 }
 
-/// Pages that a log says have moved.
+/// Number of pages that moved according to a log.
 fn moved(log: &[serde_json::Value]) -> u64 {
     let processes = log
         .iter()
@@ -900,8 +898,8 @@ fn moved(log: &[serde_json::Value]) -> u64 {
         .sum()
 }
 
-/// Of a process of that name, in each interval in which it accessed memory: local share in thousandths,
-/// and pages that moved after it.
+/// For each interval in which the process `name` accessed memory: local share in thousandths, and pages moved
+/// afterwards.
 fn local_and_moved(log: &[serde_json::Value], name: &str) -> Vec<(u64, u64)> {
     let processes = log
         .iter()
@@ -921,7 +919,7 @@ fn local_and_moved(log: &[serde_json::Value], name: &str) -> Vec<(u64, u64)> {
 fn live_brings_pages_to_their_threads_and_after_them() {
     let there = &*IN_GUEST;
     let log = live_log("live.log");
-    // After the threads have moved once.
+    // Pages are near the threads again, after the threads had moved.
     let placed = there.inspection("triad_live");
     for object in ["a", "b", "c"] {
         let share = placed.in_blocks(object, &there.guest);
@@ -934,11 +932,11 @@ fn live_brings_pages_to_their_threads_and_after_them() {
         );
     }
     let shifted: usize = there.case.read("live.shifted").trim().parse().unwrap();
-    // The first line is the log's head.
+    // `live_log` leaves out the first line, the log's head.
     let (before, after) = log.split_at(shifted - 1);
     let intervals = |log: &[serde_json::Value]| {
         let intervals = local_and_moved(log, "triad");
-        // The program's start may be in the first ones, all of whose accesses are local.
+        // The first intervals may cover only the program's start, where all accesses are local.
         let first = intervals.iter().position(|interval| interval.1 > 0);
         let first = first.unwrap_or_else(|| panic!("nothing moved: {intervals:?}"));
         let mostly_local = |interval: &(u64, u64)| interval.0 >= 900;
@@ -968,13 +966,13 @@ fn live_moves_threads_together_on_request() {
     let case = &IN_GUEST.case;
     let lines =
         |name: &str| -> Vec<String> { case.read(name).lines().map(str::to_owned).collect() };
-    // All were apart. The kernel may have had three threads on one CPU meanwhile, and pairs stay apart then.
+    // Threads of all pairs were apart. A CPU may have had three threads meanwhile, which keeps pairs apart.
     let (together, pinned) = (lines("pairs.together"), lines("pairs.pinned"));
     assert!(
         together[0].parse::<u32>().unwrap() >= 2,
         "{together:?}, {pinned:?}"
     );
-    // Each swap serves two pairs.
+    // Each swap of threads brings two pairs together.
     let is_pinned = |cpus: &&String| *cpus != "0-3";
     assert!(pinned.iter().filter(is_pinned).count() >= 2, "{pinned:?}");
     assert_eq!(lines("pairs.let_go"), ["0-3"; 8]);
@@ -989,7 +987,7 @@ fn huge_pages_move_as_a_whole() {
     const HUGE_BYTES: u64 = 2 << 20;
     let there = &*IN_GUEST;
     let placed = there.inspection("triad_huge");
-    // A huge page that two threads share may be on either's node.
+    // Only huge pages of a single thread count: one that two threads share may be on either node.
     let (mut whole, mut in_place) = (0, 0);
     for object in ["a", "b", "c"] {
         let range = &placed.paused.objects[object];
@@ -1029,7 +1027,7 @@ fn huge_pages_move_as_a_whole() {
             .expect("a number")
     };
     assert!(kib("AnonHugePages") >= 2 * kib("Rss") / 3, "still huge");
-    // One by one it would have been thousands.
+    // Far below the thousands of moves that single 4 KiB pages would need.
     assert!(moved(&live_log("huge.log")) < 1000);
 }
 
@@ -1048,7 +1046,7 @@ fn two_targets_of_live_are_each_placed() {
     let block = there.inspection("two_cluster").pages["block"].count();
     let (least, most) = (block.values().min().unwrap(), block.values().max().unwrap());
     assert_eq!(block.len(), 4, "{block:?}");
-    // Once it was even to a fifth the program was told to end; some pages have moved on since.
+    // The program ran until pages were even within a fifth; a few more have moved since.
     assert!(*most as f64 <= 1.5 * *least as f64, "{block:?}");
 }
 
@@ -1064,7 +1062,7 @@ fn processes_run_from_copies_on_their_node() {
         assert!(!copies.is_empty(), "node {node}: {maps}");
         for line in copies {
             assert!(line.contains(&format!("nearpage-replica-{node}")), "{line}");
-            // What was touched of it is there, and nowhere else.
+            // The touched pages of the code are on this node and on no other.
             let elsewhere = (0..4).filter(|other| *other != node);
             for other in elsewhere {
                 assert!(
@@ -1077,7 +1075,7 @@ fn processes_run_from_copies_on_their_node() {
     let said = case.read("code.err");
     assert!(said.contains("files replicated on 4 nodes"), "{said}");
     assert!(said.contains("processes ran from local copies"), "{said}");
-    // The program checks where its copies are.
+    // The program itself checks the nodes of its copies.
     let printed = case.read("replicas.out");
     assert!(printed.contains("replicas copies 4,"), "{printed}");
     assert!(printed.contains(" 3 children elsewhere"), "{printed}");
@@ -1089,7 +1087,7 @@ fn processes_run_from_copies_on_their_node() {
     );
 }
 
-/// What a program printed before these words: its name and checksum.
+/// Output of a program before `words`: its name and checksum.
 fn before(name: &str, words: &str) -> String {
     let text = IN_GUEST.case.read(name);
     let (checksum, _) = text
@@ -1116,7 +1114,7 @@ fn live_refuses_wrong_parameters_before_it_starts_a_command() {
     );
 }
 
-/// Elsewhere than their memory policy says.
+/// Online migration moves pages away from the node of their memory policy.
 #[test]
 fn planned_pages_migrate_online() {
     let there = &*IN_GUEST;

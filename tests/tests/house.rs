@@ -1,4 +1,4 @@
-//! The house's rules about the order of crates and modules, and about the size of files.
+//! Rules for the order of crates and modules, and for the size of files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Names between backquotes.
+/// Texts in backquotes.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
@@ -138,7 +138,7 @@ fn modules_of_the_planner_use_those_named_before_them() {
     );
 }
 
-/// Lines of a source file, at most, unless it says near its top why it is longer.
+/// Most lines of a source file, unless it gives a reason near its top.
 const LINES_MAX: usize = 500;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Jobs of many ranks: under a real `mpirun`, and under launchers whose variables are set by hand.
+//! Jobs of many ranks: under real launchers (`mpirun`), and with launchers' variables set by hand.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use nearpage_tests::{
 };
 use serde_json::{Value, json};
 
-/// Variables of `srun`, for one task of a step.
+/// Sets the variables that `srun` sets for a task of a step.
 fn slurm(command: &mut Command, rank: u32, size: u32) {
     command
         .env("SLURM_JOB_ID", "77")
@@ -34,7 +34,7 @@ fn names(case: &Case, folder: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(case.path(folder)).expect("a folder");
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
     let names = entries.map(|entry| name(entry).to_string_lossy().into_owned());
-    // What ranks share is beside their recordings.
+    // `.shared` holds files that ranks share.
     names.filter(|name| name != ".shared").collect()
 }
 
@@ -42,7 +42,7 @@ fn parsed(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
 }
 
-/// The report of a job, as its schema says.
+/// The report of a job, checked against its schema.
 fn report(case: &Case, job: &str) -> Value {
     let report = parsed(&case.nearpage(["report", "--json", job]).success());
     let schema = repository().join("docs/reference/schema/report-job.json");
@@ -65,12 +65,12 @@ fn ranks(report: &Value) -> Vec<u64> {
         .collect()
 }
 
-/// `mpirun` with these words, four ranks.
+/// Runs `mpirun` with four ranks.
 fn mpirun(case: &Case, mpi: Mpi, words: &[&str]) -> Finished {
     let command = match mpi {
         Mpi::OpenMpi => {
             let mut command = case.command("mpirun.openmpi");
-            // More ranks than cores, by root, with nothing but shared memory between them.
+            // More ranks than cores, as root, with shared memory as the only transport.
             command
                 .args(["--allow-run-as-root", "--oversubscribe", "-n", "4"])
                 .args(["--mca", "btl", "self,vader"])
@@ -119,7 +119,7 @@ fn is_recorded_rank_by_rank(case: &Case, mpi: Mpi, launcher: &str) {
     for (rank, folder) in folders.iter().enumerate() {
         assert!(folder.starts_with(&format!("rank-{rank:05}@")), "{folder}");
     }
-    // One rank speaks.
+    // Only one rank prints the next step.
     let spoken = recorded.stderr.matches("next: nearpage report").count();
     assert_eq!(spoken, 1, "{recorded}");
 
@@ -143,14 +143,14 @@ fn is_recorded_rank_by_rank(case: &Case, mpi: Mpi, launcher: &str) {
         );
     }
     case.nearpage(["report", "--by", "thread", job]).exits(2);
-    // A rank that gives up, or is ended by a signal, ends the job, recorded or not.
+    // A rank that aborts or is ended by a signal ends the job, with nearpage as without.
     for ending in ["abort", "signal"] {
         let alone = mpirun(case, mpi, &["./app", ending]);
         let output = format!("{ending}/%r");
         let words = [nearpage, "record", "-o", &output, "--", "./app", ending];
         let recorded = mpirun(case, mpi, &words);
         match (mpi, ending) {
-            // Hydra ends the other ranks meanwhile, and what it makes of all their statuses differs from run to run.
+            // Hydra also ends the other ranks, and combines their statuses differently from run to run.
             (Mpi::Mpich, "signal") => {
                 assert!(
                     ![alone.code, recorded.code].contains(&Some(0)),
@@ -170,7 +170,7 @@ fn is_recorded_rank_by_rank(case: &Case, mpi: Mpi, launcher: &str) {
 #[test]
 fn ranks_that_start_at_once_get_folders_of_their_own() {
     let case = Case::new("ranks_at_once");
-    // All say that they are the same rank, the hardest case.
+    // All claim to be the same rank, which is the hardest case.
     let running: Vec<_> = (0..8)
         .map(|_| {
             let mut command = record(&case, 3, 8, &["-q", "--", "sh", "-c", "exit 0"]);
@@ -228,7 +228,7 @@ fn placeholders_say_where_a_rank_is_recorded() {
     wrong("%q{NOT_SET}", "NOT_SET is not set");
     let alone = case.nearpage(["record", "-o", "%r", "--", "true"]).exits(2);
     assert!(alone.stderr.contains("no launcher"), "{alone}");
-    // Nothing stays of what never began.
+    // A command that can't start leaves no recording.
     let mut missing = record(&case, 0, 1, &["--", "./no-such-command"]);
     missing.stdout(Stdio::null());
     assert_ne!(case.run(missing).code, Some(0));
@@ -245,7 +245,7 @@ fn ranks_that_are_not_selected_run_untouched() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("nearpage runs");
-    // The command took the place of nearpage: it has its number.
+    // nearpage executes the command in its own place, so the process id stays.
     let pid = child.id();
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("|{pid}\n"));
@@ -285,7 +285,7 @@ fn a_killed_ranks_recording_opens_in_its_job() {
     );
 }
 
-/// Rank 3 of every four has an array of its own.
+/// Program in which rank 3 of every four uses an array of its own.
 const TWO_GROUPS: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -303,7 +303,7 @@ int main(void) {
 }
 "#;
 
-/// Four ranks of that program in `job`, on two hosts.
+/// Records four ranks of this program into `job`, on two hosts.
 fn record_two_groups(case: &Case) {
     let source = case.write("app.c", TWO_GROUPS);
     let mut compiler = case.command("cc");
@@ -350,7 +350,7 @@ fn each_rank_runs_with_the_part_of_its_group() {
     assert_eq!(of("local_ranks"), of("ranks"));
     assert_eq!(of("plans"), [json!([0]), json!([1])]);
 
-    // Recorded ranks follow their group's part, others that of their local rank.
+    // Recorded ranks use their own group's plan, other ranks the plan of the group with their local rank.
     for (rank, local_rank, function, is_noted) in [
         (0, 0, "make_grid", true),
         (3, 3, "make_table", false),
@@ -380,7 +380,7 @@ fn each_rank_runs_with_the_part_of_its_group() {
         .success()
         .stdout;
     assert!(text.contains("[[group]]\nranks = \"0-2\""), "{text}");
-    // What a job's folder and plan are not for.
+    // Options that a job's folder and plan do not support.
     let report = case.nearpage(["report", "job", "--heatmap"]).exits(2);
     assert!(
         report.stderr.contains("name the folder of a rank"),
@@ -418,7 +418,7 @@ fn merged_ranks_are_queried_by_duckdb() {
         .nearpage(["export", "job", "--to", "csv", "-o", "-"])
         .exits(2);
     assert!(csv.stderr.contains("such as job/0"), "{csv}");
-    // Nothing is left of what was not written.
+    // Merges leave no temporary files.
     assert!(
         names(&case, ".")
             .iter()
@@ -469,7 +469,7 @@ fn merged_ranks_are_queried_by_duckdb() {
     );
 }
 
-/// What is wrong with a job, a line each and no more, whatever command reads it.
+/// Each error of a job is reported in one line, by every command that reads jobs.
 #[test]
 fn job_errors_are_one_line_each() {
     let case = Case::new("wrong_job");
@@ -513,7 +513,7 @@ fn job_errors_are_one_line_each() {
     );
 }
 
-/// A trace is for a machine of its own: what the rank was bound to is told, and not audited.
+/// A trace is for a modelled machine: the rank's binding is recorded but not audited.
 #[test]
 fn a_traced_rank_records_its_binding() {
     let case = Case::new("traced_rank");

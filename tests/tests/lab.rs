@@ -1,4 +1,5 @@
-//! `nearpage lab`: what a guest sees of modelled time is what the machine says. Skipped where its emulator isn't built.
+//! `nearpage lab`: times that a guest measures match the modelled machine. Skipped where the lab's emulator isn't
+//! built.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,7 +9,7 @@ use nearpage_tests::lab::{BOOT_LIMIT, MACHINE, PATIENCE, in_lab, is_built, lab, 
 use nearpage_tests::{Case, nearpage_path, repository, workload};
 use serde_json::Value;
 
-/// Of the matrix that a guest measures, against the machine's.
+/// Largest relative error of latencies measured in the guest.
 const TOLERANCE: f64 = 0.03;
 
 fn json(text: &str) -> Value {
@@ -65,7 +66,7 @@ fn a_guest_measures_the_machine_that_is_modelled() {
     within(&probe["speedup"]["4"], 3.9..4.1);
     within(&probe["slept_s"]["1"], 1.0..1.001);
     within(&probe["round_trip_us"], 1.0..100.0);
-    // CPUs may be a microsecond apart, there and back.
+    // CPUs may differ by up to a microsecond in each direction.
     within(&probe["spinning_round_trip_us"], 0.1..4.0);
 }
 
@@ -153,17 +154,17 @@ fn a_booted_guest_is_kept_for_the_next_run() {
         panic!("{:?}", kept());
     };
     assert_eq!(run(&[]), one);
-    // Another seed is another boot.
+    // Each seed has a boot of its own.
     run(&["--seed", "2"]);
     assert_eq!(kept().len(), 2);
-    // What is damaged is not used, and goes.
+    // A damaged boot is deleted and not used.
     let bytes = fs::read(file).unwrap();
     fs::write(file, &bytes[..bytes.len() / 2]).unwrap();
     run(&[]);
     assert!(!file.exists());
 }
 
-/// Does a result fit its schema?
+/// Validates a result against its schema.
 fn assert_schema(name: &str, result: &Value) {
     let schema = repository().join(format!("docs/reference/schema/{name}.json"));
     let schema = json(&fs::read_to_string(schema).unwrap());
@@ -184,7 +185,7 @@ fn what_precedes_the_programs_marker_need_not_be_modelled() {
     let markers = workload("markers").to_string_lossy().into_owned();
     let counts = |options: &[&str]| {
         let options = [&["--json"], options, &BOOT_LIMIT].concat();
-        // Threads that wait asleep: how long they spin depends on the caches that they begin with.
+        // Threads sleep while they wait: how long they would spin depends on the initial state of caches.
         let openmp = ["env", "OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=passive"];
         let command = [&openmp[..], &[&markers, "1", "4"]].concat();
         json(&in_lab(&case, &options, &command).success().stdout)["counts"].clone()
@@ -194,10 +195,10 @@ fn what_precedes_the_programs_marker_need_not_be_modelled() {
     let of_program =
         |counts: &Value| number(counts, "instructions") - number(counts, "kernel_instructions");
     let (of_whole, of_fast) = (of_program(&whole), of_program(&fast));
-    // The kernel's depend on where pages happen to lie: it clears small ones or huge ones.
+    // Only the program's instructions: the kernel's depend on whether it clears small or huge pages.
     let off = of_fast / of_whole - 1.0;
     assert!(off.abs() < 0.002, "{of_whole} whole, {of_fast} fast");
-    // What came before took instructions' time only.
+    // Before the marker, --fast counts only the time of instructions, so the program begins earlier.
     assert!(number(&fast, "began_s") < number(&whole, "began_s"));
     let warm = counts(&["--fast", "--warm-up", "500000"]);
     let fewer = number(&fast, "instructions") - number(&warm, "instructions");
@@ -209,8 +210,8 @@ fn what_precedes_the_programs_marker_need_not_be_modelled() {
     assert!(finished.stderr.contains(told), "{finished}");
 }
 
-/// Loads and stores of one object, in the middle of a block of instructions and right before a jump: `benches/lab samples`
-/// has all shapes.
+/// Loads and stores of an object in the middle of a block of instructions and right before a jump. `benches/lab
+/// samples` covers all shapes of code.
 #[test]
 fn samples_inside_name_the_access_that_stalled() {
     if !is_built() {
@@ -304,7 +305,7 @@ fn a_matrix_goes_on_where_it_was_left() {
     if !is_built() {
         return;
     }
-    // No time for more than the first run.
+    // The limit leaves time for the first run only.
     let finished = matrix(&["--json", "--stop-after", "0.000001"]).success();
     let result = json(&finished.stdout);
     assert_schema("lab-matrix", &result);
@@ -318,7 +319,7 @@ fn a_matrix_goes_on_where_it_was_left() {
         Some(3),
         "{finished}"
     );
-    // The same run, without running it: what fails now is the next one.
+    // The first run's result is kept, so the next run is executed, which fails.
     let finished = matrix(&["--stop-after", "0.000001"]).success();
     assert!(
         finished
@@ -357,7 +358,7 @@ fn a_shell_runs_what_is_typed() {
     let mut shown = Vec::new();
     let mut bytes = [0; 256];
     let mut output = child.stdout.take().expect("piped");
-    // The prompt of root's shell is the first thing that ends so, on a line of its own.
+    // The prompt of root's shell ends in `# `, which nothing before it does.
     while !shown.ends_with(b"# ") {
         let count = output.read(&mut bytes).unwrap();
         assert!(count > 0, "{}", String::from_utf8_lossy(&shown));

@@ -1,4 +1,4 @@
-//! `nearpage lab` where something is wrong: one line says what, and nothing is left running. Skipped where its emulator
+//! `nearpage lab` with errors: one line gives the reason, and nothing is left running. Skipped where the lab's emulator
 //! isn't built.
 
 use std::fs;
@@ -21,7 +21,7 @@ fn a_guest_without_memory_says_so() {
     assert!(finished.stderr.contains(line), "{finished}");
 }
 
-/// One line says what is wrong.
+/// Checks for exactly one line on standard error, with `words`.
 fn one_line(finished: &Finished, words: &str) {
     assert!(finished.stderr.contains(words), "{words}: {finished}");
     assert_eq!(finished.stderr.trim_end().lines().count(), 1, "{finished}");
@@ -91,7 +91,7 @@ fn a_guest_that_cannot_boot_says_so() {
     for folder in ["boot", "lib/modules/0"] {
         fs::create_dir_all(case.path(folder)).unwrap();
     }
-    // What a kernel for 64-bit ARM begins with.
+    // The first bytes of a kernel for 64-bit ARM.
     let mut image = vec![0; 4096];
     image[56..60].copy_from_slice(b"ARM\x64");
     for image in [&b"no kernel"[..], &image] {
@@ -121,7 +121,7 @@ fn a_full_disk_is_named() {
         return;
     }
     let nearpage = nearpage_path();
-    // Too small for the guest's first files, and for what it writes.
+    // Temporary folders too small for the guest's first files, and for its output.
     for (size, words) in [("64k", "No space left on device"), ("14m", " is full: ")] {
         let script = format!(
             "mount -t tmpfs -o size={size} none small && TMPDIR={} exec {} lab -q --machine carrefour-a --cpus 4 \
@@ -135,7 +135,7 @@ fn a_full_disk_is_named() {
     }
 }
 
-/// The emulator that a process has started.
+/// Path of the emulator that process `parent` has started.
 fn emulator_of(parent: u32) -> Option<PathBuf> {
     let parent = format!("PPid:\t{parent}\n");
     let processes = fs::read_dir("/proc").expect("/proc");

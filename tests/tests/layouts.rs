@@ -1,15 +1,15 @@
-//! Where threads run, as a black box: one program recorded with its threads packed and spread, the plan that is made of
-//! both, and what carries it out.
+//! Thread layouts, as a black box: a program recorded with packed and with spread threads, the plan from both
+//! recordings, and its execution.
 
 use std::process::Command;
 
 use nearpage_tests::{Case, Finished, nearpage_path, workload};
 use serde_json::Value;
 
-/// Eight nodes of six CPUs: four threads are on one node or on four.
+/// Eight nodes of six CPUs: four threads fit on one node, or spread over four.
 const MACHINE: &str = "amd48";
 
-/// The command that traces a program with four threads, pinned so.
+/// A command that traces a program with four threads in a layout.
 fn traced(case: &Case, layout: &str, name: &str, program: &[&str]) -> Command {
     let mut record = case.command(nearpage_path());
     record
@@ -32,7 +32,7 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
 }
 
-/// The plan of recordings named in this order, whose layouts are `layouts`.
+/// The plan from two recordings, named in this order, with these layouts; checks which of them was chosen.
 fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
     let words = ["plan", recordings[0], recordings[1], "--machine", MACHINE];
     let words = [&words[..], &["-o", "plan of two.toml"]].concat();
@@ -43,7 +43,7 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
         assert_eq!(one["threads"], layout, "{found:#}");
         assert_eq!(one["by"], "replay", "{found:#}");
     }
-    // The quicker one, the second only by more than 3 %; the other has no plan where it is far behind.
+    // The second recording is chosen only if it is more than 3 % faster. A recording that is far behind has no plan.
     let time = |at: usize| weighed[at]["planned_ns"].as_f64();
     let taken = match [time(0), time(1)] {
         [Some(first), Some(second)] => usize::from(second < 0.97 * first),
@@ -61,7 +61,7 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
         let scaled = &planned[format!("scaled_{key}")];
         assert_eq!(*scaled, weighed[taken][key], "{found:#}");
     }
-    // Its time is that of its own recording alone, with threads where they were.
+    // The predicted time equals that of a plan from the chosen recording alone, with threads where they ran.
     let alone = [
         "plan",
         recordings[taken],
@@ -77,7 +77,7 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
     );
     assert_eq!(alone["plans"][0]["time"], *planned);
     assert!(alone.get("choice").is_none());
-    // And but for the layout so is the plan.
+    // The plan, too, is the same, except for the layout.
     let key = format!("threads = \"{}\"\n", layouts[taken]);
     let plan = case.read("plan of two.toml");
     assert!(
@@ -85,7 +85,7 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
         "{plan}"
     );
     assert_eq!(plan.replacen(&key, "", 1), case.read("alone.toml"));
-    // The same for people, and on standard output.
+    // The text form has the same facts.
     let text = case.nearpage(&words).success().stdout;
     for word in [
         "threads   first touch      planned  recording",
@@ -121,7 +121,7 @@ fn a_plan_of_two_recordings_says_where_threads_run() {
         .success();
     assert_eq!(case.read("none.toml"), plan);
 
-    // It pins threads, unless something else is asked for.
+    // `run` pins threads as planned, unless an option or variable says otherwise.
     let run = |options: &[&str], variable: (&str, &str)| {
         let mut run = case.command(nearpage_path());
         run.args(["run", "--plan", "none.toml"]).args(options);
@@ -148,7 +148,7 @@ fn a_plan_of_two_recordings_says_where_threads_run() {
     );
     assert!(!placed.contains(pinned), "{placed}");
 
-    // Whichever it is, a replay can't move threads, and says so.
+    // A replay can't move threads, and says so if the plan's layout differs from the recording's.
     for (layout, own, other) in [
         ("compact", "packed here", ("scatter", "spread")),
         ("scatter", "spread", ("compact", "packed here")),
@@ -269,7 +269,7 @@ fn one_plan_of_several_inputs_predicts_each_of_them() {
         assert!(planned <= first_touch, "{one}");
     }
 
-    // A layout may be asked for, as for one recording.
+    // With two recordings, --threads sets the layout as with one.
     let words = ["plan", "small", "large", "--threads", "compact", "-o", "-"];
     case.nearpage(words).success();
 }

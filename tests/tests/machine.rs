@@ -1,5 +1,5 @@
-//! `nearpage machine --measure` and machine files, here and in a Linux with a node without CPUs.
-//! Figures are never looked at for their size: there may be other programs, or an emulator.
+//! `nearpage machine --measure` and machine files, here and in a Linux with a node without CPUs. No test checks the
+//! size of measured figures, because other programs or an emulator may disturb them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn json(case: &Case, file: &str) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
 }
 
-/// A tree as an old kernel has it, gathered: sets in place of lists, padding, a node without CPUs.
+/// An archived sysfs tree in an old kernel's format: sets instead of lists, padding, a node without CPUs.
 #[test]
 fn another_machines_sys_is_a_machine() {
     let case = Case::new("sysfs");
@@ -51,7 +51,7 @@ fn another_machines_sys_is_a_machine() {
             "{notes}"
         );
     }
-    // Wherever a machine is named.
+    // All commands accept the archive as a machine.
     let named = json(&case, "m.tar.gz");
     assert_eq!(
         (&named["name"], &named["distance"][0][1]),
@@ -153,7 +153,7 @@ fn presets_are_listed_with_what_is_assumed() {
     );
 }
 
-/// Positions of the figures that are known, row by row.
+/// Positions of known figures, row by row.
 fn known(matrix: &Value) -> Vec<Vec<usize>> {
     let rows = matrix.as_array().expect("a matrix").iter();
     rows.map(|row| {
@@ -242,7 +242,7 @@ fn a_file_that_cannot_be_written_is_told_before_anything_is_measured() {
 fn an_interrupted_measurement_leaves_nothing() {
     let case = Case::new("interrupted");
     let mut shell = case.command("sh");
-    // Not in the background, where shells have SIGINT ignored.
+    // In the foreground, because shells let background commands ignore SIGINT.
     shell
         .args([
             "-c",
@@ -250,7 +250,7 @@ fn an_interrupted_measurement_leaves_nothing() {
         ])
         .arg(nearpage_path());
     let finished = case.run(shell);
-    // A machine that is measured within a second has none of this to show.
+    // If the measurement takes less than a second, there was nothing to interrupt.
     if finished.code == Some(124) {
         let left: Vec<_> = std::fs::read_dir(case.folder())
             .expect("folder")
@@ -312,8 +312,8 @@ fn impossible_matrices_have_one_line() {
         one_line(written, message);
         assert!(!case.path("out").exists());
     }
-    // What is not hops may differ by direction (Marathe's Table 2 does), and so may what firmware says
-    // (ACPI 6.5 §5.2.17).
+    // Only hop counts must be symmetric: latencies may differ by direction (as in Marathe's Table 2), and firmware's
+    // distances, too (ACPI 6.5 §5.2.17).
     for matrix in [
         "latency_ns = [[100, 200], [300, 100]]",
         "directed_distance = [[10, 20], [30, 10]]",
@@ -333,8 +333,8 @@ fn one_line(finished: Finished, message: &str) {
     assert!(finished.stderr.contains(message), "{finished}");
 }
 
-/// Two nodes with CPUs and one without. While it measures, the kernel says which policy its memory
-/// has, on which nodes the pages are, and which CPUs its threads may use.
+/// Two nodes with CPUs and one without. During the measurement, the test reads from the kernel the memory's policy and
+/// nodes, and the CPUs that threads may use.
 #[test]
 fn every_node_is_measured_from_every_node_with_cpus() {
     let mut guest = Guest::ring(3, 2, 256);
@@ -377,7 +377,7 @@ fn every_node_is_measured_from_every_node_with_cpus() {
     for line in seen.lines() {
         let mut words = line.split_whitespace();
         if line.starts_with("Cpus_allowed_list:") {
-            // The main thread waits wherever it likes, the others are on one CPU each.
+            // The main thread waits on any CPU; each other thread is pinned to one.
             let cpus = words.nth(1).expect("a list");
             assert!(cpus == "0-3" || cpus.parse::<u32>().is_ok(), "{seen}");
         } else if let Some(node) = words.find_map(|word| word.strip_prefix("bind:")) {

@@ -1,4 +1,4 @@
-//! A few rows of `tests/matrix`, those that need nothing but a C compiler and a shell.
+//! Rows of `tests/matrix` that need only a C compiler and a shell.
 
 use std::process::Command;
 

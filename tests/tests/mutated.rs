@@ -1,11 +1,11 @@
-//! Recordings that lie, under each command that reads recordings; `tests/mutated` goes on where this ends.
+//! Runs every command that reads recordings on recordings with false content; `tests/mutated` runs more of them.
 
 use std::fs;
 
 use nearpage_tests::mutated::{Seeds, Trials};
 use nearpage_tests::{Case, nearpage_path};
 
-/// Whoever changes it tests something else: the recordings are changed by choices drawn from it.
+/// Seed of the changes: another seed tests other changes.
 const SEED: u64 = 20_261_125;
 
 #[test]
@@ -22,6 +22,6 @@ fn recordings_that_lie_end_no_command() {
         .map(|failure| failure.to_string())
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    // Of 240 commands: what is refused at once tries nothing.
+    // A command that refuses its recording at once tests little: of 240 commands, enough must accept theirs.
     assert!(trials.taken >= 40, "{} took their recording", trials.taken);
 }

@@ -1,11 +1,11 @@
-//! Pages that can't be moved, in a real Linux with four memory nodes: a program's buffer of which a half is registered
-//! with io_uring.
+//! Pages that can't migrate, in a real Linux with four memory nodes: half of a program's buffer is registered with
+//! io_uring, which pins it.
 
 use std::time::Duration;
 
 use nearpage_tests::{Case, Guest, nearpage_path, workload};
 
-/// Its buffer in blocks, from the second thread on.
+/// The program's buffer in blocks, from the second thread's creation on.
 const PLAN: &str = r#"
 version = 1
 policy = "hand"
@@ -50,8 +50,9 @@ fn pinned_pages_are_counted_and_the_others_move() {
         .unwrap();
     assert_eq!(output.status, 0, "{output}");
 
-    // Of 512 pages the master fills all on node 0. The first half can't move: 128 of it are where they should be. Of
-    // the second half all move. A page at a share's end goes to one side or the other, and the heap's header is a page.
+    // The master fills all 512 pages on node 0. The first half is pinned: 128 of its 256 pages belong on node 0 anyway,
+    // so 128 count as pinned. The second half moves. Pages at the ends of blocks and the heap's header may differ by a
+    // few.
     let placed: serde_json::Value = serde_json::from_str(&case.read("run.json")).unwrap();
     let said = case.read("run.err");
     let rule = &placed["placed"]["rules"][0];

@@ -1,4 +1,4 @@
-//! Multi-threaded programs from Debian's packages, which no test of ours was written for.
+//! Multi-threaded programs from Debian's packages, which were not written for these tests.
 
 use std::ffi::OsStr;
 
@@ -11,7 +11,7 @@ fn number(value: &Value) -> f64 {
         .unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// Runs a command as it is and recorded: same output, same status; then looks at what was recorded.
+/// Runs a command natively and recorded, compares output and status, and checks the recording's attribution.
 fn behaves_and_is_attributed(case: &Case, command: &[&OsStr]) {
     let mut plain = case.command(command[0]);
     plain.args(&command[1..]);
@@ -45,7 +45,7 @@ fn behaves_and_is_attributed(case: &Case, command: &[&OsStr]) {
         "more than one thread"
     );
 
-    // Heap cost is on call sites with a frame outside the C library.
+    // The costs of heap objects belong to call sites with a frame outside the C library.
     let is_outside = |frame: &Value| {
         let module = frame["module"].as_str().unwrap_or_default();
         !module.is_empty()
@@ -84,7 +84,7 @@ fn os<'a>(words: &[&'a str]) -> Vec<&'a OsStr> {
 #[test]
 fn pigz_compresses() {
     let case = Case::new("pigz");
-    // Text that compresses, without depending on what a machine has lying about.
+    // Compressible text that does not depend on files of the machine.
     let text: String = (0..2_000_000u32)
         .map(|line| format!("{} line {line}\n", line.wrapping_mul(2_654_435_761)))
         .collect();

@@ -1,10 +1,10 @@
-//! Recordings at defaults: samples within a budget of processor time.
+//! Recordings at the default rate stay within a budget of processor time for samples.
 
 use nearpage_tests::{Case, nearpage_path, workload};
 use serde_json::Value;
 
-/// `serial_parallel` with these arguments by two threads: what `record` says, the program's processor
-/// time in seconds, and its accesses: thread, time in nanoseconds, what each stands for in nanoseconds.
+/// Records `serial_parallel` with two threads. Returns `record`'s JSON, the program's processor time in seconds, and
+/// its accesses: thread, time in ns, and the time in ns that each access stands for.
 fn recorded(name: &str, arguments: &[&str]) -> (Value, f64, Vec<(u64, u64, f64)>) {
     let case = Case::new(name);
     let mut record = case.command(nearpage_path());
@@ -33,7 +33,7 @@ fn recorded(name: &str, arguments: &[&str]) -> (Value, f64, Vec<(u64, u64, f64)>
             .expect("a column")
     };
     let (tid, time) = (at("tid"), at("time_ns"));
-    // Names of objects may have commas in them, and stand before the last column.
+    // The last column is parsed from the end: names of objects, in columns before it, may contain commas.
     assert_eq!(header.last(), Some(&"cost_ns"));
     let accesses = lines.map(|line| {
         let fields: Vec<&str> = line.split(',').collect();
@@ -51,17 +51,18 @@ fn a_second_has_many_samples_whose_weights_are_its_time() {
     let (said, processor_s, accesses) = recorded("budget-second", &["1", "1000"]);
     let samples = &said["samples"];
     let count = |kind: &str| samples[kind].as_f64().unwrap();
-    // At 10 to 20 µs a sample there are 4,000 and more; some machines take several times as long.
+    // At 10 to 20 µs a sample, a second has 4,000 samples or more; on some machines a sample takes several times as
+    // long.
     assert!(count("samples") >= 800.0, "{said:#}");
     assert_eq!(count("lost"), 0.0, "{said:#}");
-    // The budget, and what a round may take beyond it before the recorder hears of it.
+    // The budget, and a round's excess before the recorder notices.
     let sampling_ms = said["sampling_ns"].as_f64().unwrap() / 1e6;
     assert!(sampling_ms <= 100.0, "{said:#}");
-    // What accesses stand for, with the samples of computation and of the kernel.
+    // Time that accesses stand for, scaled up by the samples of computation and of the kernel.
     let cost_s = accesses.iter().map(|access| access.2).sum::<f64>() / 1e9;
     let stood_for = cost_s * (count("samples") + count("kernel")) / count("accesses");
     assert!(
-        // A weight of another phase's rate would be several times too much, or too little.
+        // If weights were of another phase's rate, the sum would be wrong by several times.
         (0.67..1.5).contains(&(stood_for / processor_s)),
         "{stood_for} of {processor_s} s"
     );
@@ -80,14 +81,14 @@ fn a_second_has_many_samples_whose_weights_are_its_time() {
 #[test]
 fn initialisation_by_one_thread_leaves_samples_for_the_others() {
     for mark in [false, true] {
-        // Not 500 ms alone: that is the length of a phase's beginning, after which the rate is low and others are
+        // 300 ms, not 500 ms: a phase begins with 500 ms at a high rate, and a phase that follows at the low rate is
         // noticed later.
         let arguments: &[&str] = match mark {
             true => &["300", "700", "mark"],
             false => &["300", "700"],
         };
         let (said, _, accesses) = recorded("budget-parts", arguments);
-        // The master has the most numbers of samples; the other thread runs in the parallel part alone.
+        // The first sample is the master's; the other thread runs only in the parallel part.
         let (first_tid, ..) = *accesses
             .iter()
             .min_by_key(|access| access.1)

@@ -1,5 +1,5 @@
-//! Samples that other tools took: published ones, converted as docs/guide/import-samples.md says, and a recording's own
-//! way through the text of `perf script` and back.
+//! Samples from other tools: published ones, converted as docs/guide/import-samples.md says, and recordings converted
+//! to the text of `perf script` and back.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use nearpage_tests::{Case, repository, workload};
 use serde_json::Value;
 
-/// `shared/real/samples/NAME` in a folder above the checkout, or of `NEARPAGE_REAL`.
+/// Path of published samples: `shared/real/samples/NAME` in a folder above the checkout, or below `NEARPAGE_REAL`.
 fn published(name: &str) -> Option<PathBuf> {
     let mut places: Vec<PathBuf> = repository()
         .ancestors()
@@ -41,7 +41,7 @@ fn converted(case: &Case, number: usize, input: &Path, output: &str) {
     case.write(output, converted.stdout);
 }
 
-/// The rows of a table without quotes, by name of the column.
+/// Rows of a table without quotes; a row maps names of columns to values.
 fn table(text: &str) -> Vec<BTreeMap<String, String>> {
     assert!(!text.contains('"'));
     let mut lines = text.lines().map(|line| line.split(','));
@@ -55,7 +55,7 @@ fn table(text: &str) -> Vec<BTreeMap<String, String>> {
 
 type Counts = BTreeMap<String, u64>;
 
-/// How many rows have each value.
+/// Number of rows by value.
 fn counts<'a>(
     rows: impl IntoIterator<Item = &'a BTreeMap<String, String>>,
     value: impl Fn(&BTreeMap<String, String>) -> String,
@@ -77,7 +77,7 @@ fn reported(case: &Case, recording: &str) -> Value {
     serde_json::from_str(&report.stdout).unwrap()
 }
 
-/// Accesses by the value of `key` in the report's `list`.
+/// Number of accesses by the value of `key` in the report's `list`.
 fn by(report: &Value, list: &str, key: &str) -> Counts {
     let rows = report[list].as_array().unwrap().iter();
     rows.map(|row| {
@@ -143,7 +143,7 @@ fn published_lulesh_samples_are_reported_as_their_columns_say() {
         counts(&exported, |row| cycles(row, 2.6)),
         counts(&rows, column("latency"))
     );
-    // The levels are those of the lowest four bits.
+    // The lowest four bits of `dataSource` encode the level.
     let levels = counts(&exported, column("level"));
     let of = |bits: &[u64]| {
         let sources = rows
@@ -206,7 +206,7 @@ fn published_heat_samples_are_reported_as_their_columns_say() {
     );
 }
 
-/// What must come back: all of the report but its notes, and every access.
+/// Checks that `perf script` text preserves the report, except for its notes, and every access.
 fn comes_back(case: &Case, recording: &str) {
     case.nearpage([
         "export",
@@ -252,7 +252,7 @@ fn a_recording_comes_back_from_the_text_of_perf_script() {
     case.nearpage(["import", "-q", "a.csv", "-o", "r"])
         .success();
     comes_back(&case, "r");
-    // Its own CSV comes back, too.
+    // nearpage's own CSV also survives a round trip.
     let csv = |recording: &str| {
         case.nearpage(["export", recording, "-q", "--to", "csv", "-o", "-"])
             .success()
@@ -262,7 +262,7 @@ fn a_recording_comes_back_from_the_text_of_perf_script() {
     case.nearpage(["import", "-q", "b.csv", "-o", "b"])
         .success();
     assert_eq!(csv("b"), csv("r"));
-    // Where no function is known, its address stands for it.
+    // Accesses without a function get an address in its place.
     let nameless = csv("r").replace("[imported]+0x4000000000000020", "");
     assert_eq!(nameless.replace("[unknown]+0x0", ""), CSV);
 }
@@ -329,7 +329,7 @@ fn firefox_profiles_have_time_files_and_lines() {
     assert_eq!(threads.len(), 2);
     let main = threads.iter().find(|thread| thread["tid"] == "7").unwrap();
     assert_eq!(main["samples"]["weightType"], "tracing-ms");
-    // 120.25 ns, and nothing.
+    // 120.25 ns and 0 ns, in milliseconds.
     assert_eq!(
         main["samples"]["weight"],
         serde_json::json!([0.00012025, 0.0])

@@ -1,4 +1,4 @@
-//! What commands print with `--json` is as the schemas in `docs/reference/schema` say.
+//! Output of `--json` matches the schemas in `docs/reference/schema`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,13 +8,13 @@ use std::process::Command;
 use nearpage_tests::{Case, Finished, nearpage_path, repository, workload};
 use serde_json::Value;
 
-/// Where the schemas are kept.
+/// Folder of the schemas.
 const KEPT: &str = "docs/reference/schema";
 
-/// Eight nodes of six CPUs: four threads are on one node or on four.
+/// Eight nodes of six CPUs: four threads fit on one node, or spread over four.
 const MACHINE: &str = "amd48";
 
-/// All errors of a value against a kept schema.
+/// All errors of a value by a schema.
 fn errors(schema: &str, value: &Value) -> Vec<String> {
     let file = repository().join(KEPT).join(format!("{schema}.json"));
     let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
@@ -26,7 +26,7 @@ fn errors(schema: &str, value: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The JSON on standard output, and nothing else there, if it is as the schema says.
+/// Parses standard output, which must be JSON alone, and validates it.
 #[track_caller]
 fn checked(schema: &str, finished: &Finished) -> Value {
     let value: Value = serde_json::from_str(&finished.stdout)
@@ -37,14 +37,14 @@ fn checked(schema: &str, finished: &Finished) -> Value {
     value
 }
 
-/// Runs `nearpage` with these words and `--json`.
+/// Runs `nearpage` with these words and `--json`, and validates the output.
 #[track_caller]
 fn nearpage(case: &Case, schema: &str, words: &[&str]) -> Value {
     let words = [&words[..1], &["--json"], &words[1..]].concat();
     checked(schema, &case.nearpage(words).success())
 }
 
-/// `nearpage … --json … -- triad 1 PASSES`.
+/// The command `nearpage WORDS --json … -- triad 1 PASSES`.
 fn of_triad(case: &Case, words: &[&str], passes: &str) -> Command {
     let mut command = case.command(nearpage_path());
     command
@@ -201,7 +201,7 @@ fn samples_and_placed_runs_are_as_their_schemas_say() {
     let replayed = nearpage(&case, "live-replay", &replay);
     assert_eq!(replayed["same"], true);
 
-    // This test itself is what runs.
+    // `top` watches this test itself.
     let pid = std::process::id().to_string();
     let top = ["top", "-p", &pid, "-n", "1", "--interval", "200ms"];
     let top = nearpage(&case, "top", &top);

@@ -1,5 +1,5 @@
-//! The screen of `live` and `top` in a real terminal (tmux), at the widths that people have. Nothing here depends on how
-//! fast the machine is: each step waits for what the one before has shown.
+//! The screen of `live` and `top` in a real terminal (tmux) at common widths. No test depends on the machine's speed:
+//! each step waits for the result of the step before.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nearpage_tests::{Case, nearpage_path};
 
-/// Reads all over an array, and says a line, until there is a file `end`; ends with status 7.
+/// Program that prints a line and reads all of an array until a file `end` appears; its status is 7.
 const BUSY: &str = r#"
 #include <stdio.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ fn is_there(program: &str) -> bool {
     found
 }
 
-/// Each test has its own server.
+/// Number of tmux servers: each test has its own.
 static SERVERS: AtomicU32 = AtomicU32::new(0);
 
 /// A terminal with a shell in it.
@@ -62,7 +62,7 @@ struct Tmux<'a> {
 
 impl<'a> Tmux<'a> {
     fn new(case: &'a Case, columns: u16, lines: u16) -> Self {
-        // A socket's path may not be longer than 107 bytes.
+        // The path of a socket may have at most 107 bytes.
         let number = SERVERS.fetch_add(1, Relaxed);
         let name = format!("np-{}-{number}", std::process::id());
         let socket = std::env::temp_dir().join(name);
@@ -86,7 +86,7 @@ impl<'a> Tmux<'a> {
 
     fn call(&self, arguments: &[&str]) -> String {
         let mut command = self.case.command("tmux");
-        // UTF-8, whatever the tests' locale is.
+        // `-u`: UTF-8, independent of the tests' locale.
         command
             .arg("-u")
             .arg("-S")
@@ -122,7 +122,7 @@ impl<'a> Tmux<'a> {
         }
     }
 
-    /// The terminal is as a shell has it: what is typed is shown, a line at a time, below the rest.
+    /// Checks that the terminal is in a shell's mode: line by line, with echo, on the normal screen, with a cursor.
     fn is_as_before(&self) {
         self.run(
             "stty -a | tr ' ;' '\\n\\n' | grep -cx -e icanon -e echo -e isig; echo mode checked",
@@ -175,12 +175,12 @@ fn a_command_runs_below_its_screen_and_the_terminal_comes_back() {
         fits(&screen, columns.into());
         tmux.press("Enter");
         tmux.wait("pages", |screen| screen.contains("ON NODE"));
-        // Two at once would be one key with Alt.
+        // A second Escape at once would count as one key with Alt.
         tmux.press("Escape");
         tmux.wait("the objects", |screen| screen.contains("SHARE"));
         tmux.press("Escape");
         tmux.wait("the list", |screen| screen.contains("1 process"));
-        // Another size while it is shown.
+        // The terminal is resized while the screen is shown.
         tmux.call(&["resize-window", "-x", "100", "-y", "30"]);
         let wide = tmux.wait("the wider screen", |screen| {
             screen
@@ -190,7 +190,7 @@ fn a_command_runs_below_its_screen_and_the_terminal_comes_back() {
         fits(&wide, 100);
         case.write("end", "");
         let screen = tmux.wait("the command's status", |screen| screen.contains("status 7"));
-        // What it printed, and what the watching came to.
+        // The program's output, and the summary of the watching.
         assert!(
             screen.contains("busy begins\n") && screen.contains("busy ends 0\n"),
             "{screen}"
@@ -212,7 +212,8 @@ fn ctrl_c_and_q_and_a_kill_give_the_terminal_back() {
     let live = format!("{} live --interval 200ms", nearpage.display());
     let shown = |screen: &str| screen.contains("nearpage live") && screen.contains("1 process");
     let is_over = |screen: &str| screen.contains("watched for");
-    // Ctrl-C ends both. A shell leaves out the rest of a list after what SIGINT ended.
+    // Ctrl-C ends the command and the watching. `echo` is a separate line, as a shell skips the rest of an interrupted
+    // list.
     tmux.run(&format!("{live} -- ./busy"));
     tmux.wait("screen", shown);
     tmux.press("C-c");
@@ -220,7 +221,7 @@ fn ctrl_c_and_q_and_a_kill_give_the_terminal_back() {
     tmux.run("echo first $?");
     tmux.wait("status", |screen| screen.contains("first 130"));
     tmux.is_as_before();
-    // q asks about a command, and ends it.
+    // `q` asks whether to end the command, too.
     tmux.run(&format!("clear; {live} -- ./busy"));
     tmux.wait("screen", shown);
     tmux.press("q");
@@ -232,7 +233,7 @@ fn ctrl_c_and_q_and_a_kill_give_the_terminal_back() {
     tmux.run("echo second $?");
     tmux.wait("status", |screen| screen.contains("second 130"));
     tmux.is_as_before();
-    // The target is killed.
+    // The watched command is killed.
     tmux.run(&format!("clear; {live} -- ./busy; echo third $?"));
     tmux.wait("screen", shown);
     let pid = pids(&case).into_iter().next().expect("it runs");
@@ -241,7 +242,7 @@ fn ctrl_c_and_q_and_a_kill_give_the_terminal_back() {
     case.run(kill).success();
     tmux.wait("end", |screen| screen.contains("third 137"));
     tmux.is_as_before();
-    // The watching is told to end: the target goes on.
+    // With -p, `q` ends only the watching.
     tmux.run(&format!(
         "clear; ./busy > busy.out & {live} -p $!; echo fourth $?"
     ));
@@ -253,7 +254,7 @@ fn ctrl_c_and_q_and_a_kill_give_the_terminal_back() {
     end_busy(&case);
 }
 
-/// Has this test's program end, and waits until it has: its folder goes with the test.
+/// Ends this test's program and waits for its end, before the case deletes the folder.
 fn end_busy(case: &Case) {
     case.write("end", "");
     let until = Instant::now() + PATIENCE;
@@ -263,7 +264,7 @@ fn end_busy(case: &Case) {
     }
 }
 
-/// Processes that run this test's program.
+/// Process ids of this test's program.
 fn pids(case: &Case) -> Vec<String> {
     let program = case.path("busy");
     let entries = std::fs::read_dir("/proc").expect("proc(5)").flatten();

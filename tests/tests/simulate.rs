@@ -1,4 +1,4 @@
-//! `nearpage simulate` as a black box, on a trace of a small real program.
+//! `nearpage simulate`, as a black box, on traces of small real programs.
 #![allow(
     clippy::too_many_lines,
     reason = "a test tells one story from its beginning to its end"
@@ -10,8 +10,8 @@ use std::os::unix::fs::symlink;
 use nearpage_tests::{Browser, Case, nearpage_path, repository, workload};
 use serde_json::Value;
 
-/// A case with the recording `full`: two threads of `triad` on three arrays of 1 MiB, which the main
-/// thread initialises, for the caches of `flash-8`.
+/// A case with the trace `full`: two threads of `triad` on three arrays of 1 MiB that the main thread initialises, for
+/// the caches of `flash-8`.
 fn recorded(name: &str) -> Case {
     let case = Case::new(name);
     let mut record = case.command(nearpage_path());
@@ -77,17 +77,17 @@ fn policies_are_tried_on_a_recording() {
             "wait_ns",
         ];
         let sum: f64 = parts.iter().map(|part| figure(result, part)).sum();
-        // Two threads, of which one begins later.
+        // Two threads, one of which begins later.
         let time = figure(result, "time_ns");
         assert!(time < sum && sum <= 2.0 * time, "{result:#}");
     }
-    // No queues on flash-8: every miss takes what the matrix says.
+    // flash-8 has no queues, so every miss takes its matrix's latency.
     assert_eq!(figure(post_facto, "local_latency_ns"), 300.0);
     assert_eq!(figure(round_robin, "remote_latency_ns"), 1200.0);
-    // Pages over eight nodes, two of which have threads.
+    // Pages are spread over eight nodes; two of them have threads.
     let local = figure(round_robin, "local_share");
     assert!((0.03..0.3).contains(&local), "{local}");
-    // The main thread touched all, and uses half of the arrays; afterwards one knows better.
+    // The main thread touched all pages but uses only half of the arrays, so `post-facto` is more local.
     let [first_touch, post_facto] =
         [first_touch, post_facto].map(|result| figure(result, "local_share"));
     assert!(local < first_touch && first_touch < post_facto, "{all:#?}");
@@ -102,8 +102,7 @@ fn policies_are_tried_on_a_recording() {
     ] {
         assert!(text.contains(words), "{words}:\n{text}");
     }
-    // What `plan` decides of the very recording, and `auto` as it decides meanwhile: neither may be
-    // slower than first touch, but for what its budget allows.
+    // The plan from this very trace must not be slower than first touch; the online policy `auto` only by its budget.
     let auto = results(
         &case,
         &["--policy", "first-touch,plan:auto,plan:uniform,auto"],
@@ -116,7 +115,7 @@ fn policies_are_tried_on_a_recording() {
         "{auto:#?}"
     );
     assert!(online_ns <= 1.01 * first_touch_ns, "{auto:#?}");
-    // A plan of the other policies' alternatives, and what it promises is what a replay finds.
+    // `auto` chooses among the other policies' decisions, and its predicted time equals the replayed time.
     let words = [
         "plan",
         "full",
@@ -142,14 +141,14 @@ fn policies_are_tried_on_a_recording() {
         "{promised:#}"
     );
     assert_eq!(time["first_touch_ns"].as_f64(), Some(first_touch_ns));
-    // The network of workstations has the same caches.
+    // The machine `now-8`, a network of workstations, has the same caches.
     let now = results(&case, &["--machine", "now-8", "--policy", "round-robin"]);
     assert_eq!(figure(&now[0], "remote_latency_ns"), 3000.0);
     assert_eq!(now[0]["misses"], round_robin["misses"]);
 }
 
-/// Rows of 32 to 256 bytes, many to a page, which the main thread initialises: no decision about an object
-/// places any of them, but one about the heap does, or one about all that is left.
+/// Rows of 32 to 256 bytes, many per page, that the main thread initialises. Decisions about objects can't place them;
+/// decisions about the `brk` heap or about unmatched memory can.
 #[test]
 fn small_objects_are_placed_by_pages_of_the_heap_or_as_unmatched_memory() {
     let case = Case::new("rest");
@@ -162,7 +161,7 @@ fn small_objects_are_placed_by_pages_of_the_heap_or_as_unmatched_memory() {
         .env("OMP_NUM_THREADS", "4")
         .env("OMP_WAIT_POLICY", "passive");
     case.run(record).success();
-    // For the machine that it was recorded for.
+    // Without --machine, the plan is for the trace's own machine.
     case.nearpage([
         "plan",
         "full",
@@ -191,12 +190,12 @@ fn small_objects_are_placed_by_pages_of_the_heap_or_as_unmatched_memory() {
         let load: Vec<f64> = load.map(|node| node.as_f64().unwrap()).collect();
         load[0] / load.iter().sum::<f64>()
     };
-    // Code and stacks stay.
+    // Code and stacks stay on the first node.
     assert!(on_first(first_touch) > 0.9, "{first_touch:#}");
     assert!(on_first(spread) < 0.7, "{spread:#}");
 }
 
-/// Four nodes with a CPU each, small caches, and pages that move in 20 µs.
+/// Four nodes with a CPU each and small caches; moving a page takes 20 µs.
 const FOUR: &str = r#"
 name = "four"
 page_bytes = 4096
@@ -238,12 +237,12 @@ fn where_phases_are_looked_for_a_stripped_program_is_named() {
     assert!(!said("whole").contains("stripped"));
 }
 
-/// Threads sweep over their shares of an array, and later over those of the opposite threads.
+/// Threads sweep over their shares of an array, and later over the shares of the opposite threads.
 #[test]
 fn a_plan_changes_with_a_long_phase() {
     let case = Case::new("phases");
     case.write("four.toml", FOUR);
-    // Where pages are dear to move.
+    // A machine on which moving pages is expensive.
     let dear = FOUR.replace("fixed_ns = 20000", "fixed_ns = 500000");
     case.write("dear.toml", dear);
     let record = |folder: &str, words: [&str; 3]| {
@@ -281,7 +280,7 @@ fn a_plan_changes_with_a_long_phase() {
     assert!(!whole.contains("[[phase]]"), "{whole}");
     let (short, _) = planned("short", &["--phases"]);
     assert!(!short.contains("[[phase]]"), "{short}");
-    // What it does to the recorded run, and to those that it is for: these have more of the parallel part.
+    // Times of the recorded run, and scaled times of a run with a longer parallel part.
     let touched = |longer: &str| {
         let (_, json) = planned("first", &["--longer", longer, "--json"]);
         let json: Value = serde_json::from_str(&json).unwrap();
@@ -312,7 +311,7 @@ fn a_plan_changes_with_a_long_phase() {
     assert_eq!(phases.len(), 1, "{json:#}");
     let function = phases[0]["function"].as_str().unwrap();
     assert!(function.starts_with("backward."), "{function}");
-    // Whether pages or threads change places is as near as that.
+    // Moving the pages and exchanging the threads are about equally good.
     let objects = phases[0]["objects"].as_array().unwrap().len();
     let threads = phases[0]["threads"].as_array().unwrap().len();
     assert!(objects == 1 || threads == 4, "{json:#}");
@@ -322,7 +321,7 @@ fn a_plan_changes_with_a_long_phase() {
         "{text}"
     );
     let (before, decided) = decided.split_once("[[phase]]").expect("a phase");
-    // Pages, near who uses them next.
+    // A phase that moves pages near the threads that use them next.
     let size = decided.find("\nsize = ").expect("its place") + 1;
     let end = size + decided[size..].find('\n').expect("a line");
     let phase = format!(
@@ -331,7 +330,7 @@ fn a_plan_changes_with_a_long_phase() {
     );
     case.write("phased.toml", format!("{before}[[phase]]{phase}"));
     case.write("before.toml", before);
-    // As of another build: found by its name; and a function that is nowhere.
+    // The same phase for another build, whose function is found by name, and a phase of an unknown function.
     let (_, after_size) = phase.split_once("\nsize = ").expect("its place");
     let of = |function: &str| {
         let place = "build_id = \"00ff\"\noffset = 0x10\nsize = ";
@@ -383,7 +382,7 @@ fn a_plan_changes_with_a_long_phase() {
     assert_eq!(figure(&found[1], "migrated"), 0.0);
     let [first_touch, best] = [0, 1].map(|at| figure(&found[at], "time_ns"));
     assert!(best < 0.8 * first_touch, "{found:#?}");
-    // With online migration, which may cost a third of what a plan has to save.
+    // Online migration on top of a plan may cost a third of the plan's saving.
     case.write("whole.toml", whole);
     // The spelling of version 0.1.
     let (migrating, text) = planned("first", &["--live"]);
@@ -482,7 +481,7 @@ fn parameters_sources_and_schedules_change_what_happens() {
         "{text}"
     );
 
-    // Twice the same program: its data is two programs' own, its code and that of libraries is not.
+    // Two copies of a program: each has its own data, but they share code and libraries.
     let once = &results(&case, &["--policy", "first-touch"])[0];
     let twice = &results(&case, &["full", "--policy", "first-touch"])[0];
     assert_eq!(figure(twice, "misses"), 2.0 * figure(once, "misses"));
@@ -501,7 +500,7 @@ fn parameters_sources_and_schedules_change_what_happens() {
     );
 }
 
-/// Three passes over 2 MiB by two threads, and then it is killed, at once.
+/// Two threads make three passes over 2 MiB; then the program kills itself.
 const KILLED: &str = r#"
 #include <pthread.h>
 #include <signal.h>
@@ -548,7 +547,7 @@ fn the_trace_of_a_killed_program_is_simulated() {
         .nearpage(["simulate", "full", "--policy", "first-touch", "--json"])
         .success();
     let simulated: Value = serde_json::from_str(&finished.stdout).unwrap();
-    // Every line in every pass: half of them are more than the second level holds.
+    // Every pass misses every line: half of the array exceeds the second-level cache.
     let passes = 3.0 * 32_768.0;
     let misses = figure(&simulated["results"][0], "misses");
     assert!(misses > passes - 2.0 * 64.0, "{misses} of {passes}");
@@ -572,7 +571,7 @@ fn processes_begin_when_they_are_forked_and_are_waited_for() {
         record
             .args("trace --machine flash-8 -q -o".split(' '))
             .args([folder, "--", "/bin/sh", "-c", words])
-            // Threads that wait in loops compute for as long as the others are kept from it.
+            // Passive waiting: threads that spin would compute for longer when other threads are slower.
             .env("OMP_NUM_THREADS", "2")
             .env("OMP_WAIT_POLICY", "passive");
         case.run(record).success();
@@ -582,14 +581,15 @@ fn processes_begin_when_they_are_forked_and_are_waited_for() {
         let json: Value = serde_json::from_str(&json.success().stdout).unwrap();
         (text, figure(&json["results"][0], "time_ns"))
     };
-    // The shell forks, and its child runs another program, which has two threads.
+    // The shell forks, and the child runs a program with two threads.
     let (text, once) = simulated("once", &format!("{triad} 1 1; exit 0"));
     assert!(text.contains("once on flash-8, 3 threads"), "{text}");
     let (text, twice) = simulated("twice", &format!("{triad} 1 1; {triad} 1 1; exit 0"));
     assert!(text.contains("twice on flash-8, 5 threads"), "{text}");
     assert!(text.contains("3 processes: each has"), "{text}");
     assert!(
-        // At the same time it would be 1. How long threads wait for each other differs from trace to trace.
+        // The ratio would be 1 if the programs ran at the same time. Waiting times of threads differ from trace to
+        // trace.
         (1.4..2.4).contains(&(twice / once)),
         "one after the other, in one shell: {once} and {twice} ns"
     );
@@ -598,7 +598,7 @@ fn processes_begin_when_they_are_forked_and_are_waited_for() {
 #[test]
 fn readers_of_a_pipe_wait_for_its_writer() {
     let case = Case::new("simulate_pipes");
-    // Each on a CPU of its own.
+    // Each process gets a CPU of its own.
     case.write("affinity.toml", "scheduler = \"affinity\"\n");
     let count = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done";
     let time = |folder: &str, words: &str| {
@@ -611,7 +611,7 @@ fn readers_of_a_pipe_wait_for_its_writer() {
         figure(&json["results"][0], "time_ns")
     };
     let at_once = time("at_once", &format!("({count}) & ({count}); wait"));
-    // The line comes, and the pipe is closed, when the writer has counted.
+    // The reader waits for a line or for the end of the pipe, both of which come after the writer has counted.
     for (folder, write, read) in [("line", "echo", "read x"), ("end", "", "read x")] {
         let piped = time(folder, &format!("({count}; {write}) | ({read}; {count})"));
         assert!(
@@ -621,7 +621,7 @@ fn readers_of_a_pipe_wait_for_its_writer() {
     }
 }
 
-/// So many MiB of shared memory, written by the program and then by its child.
+/// Shared memory of a given size in MiB that the program writes, and then its child.
 const SHARED: &str = r#"
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -758,7 +758,7 @@ fn impossible_simulations_are_refused_in_one_line() {
         1,
         &["plan:carrefour: there is no file `carrefour`, and no policy of that name that plans"],
     );
-    // Arguments that are wrong by themselves.
+    // Invalid arguments.
     says(
         &["full", "--policy", "best"],
         2,
@@ -787,7 +787,7 @@ fn impossible_simulations_are_refused_in_one_line() {
         &["full: its kernel was not recorded", "qemu-system"],
     );
 
-    // Machines.
+    // Wrong machines.
     let again = "record it again: nearpage trace --machine xeon-2 -- ";
     says(
         &["full", "--machine", "xeon-2"],
@@ -805,7 +805,7 @@ fn impossible_simulations_are_refused_in_one_line() {
     );
     says(&["full", "--machine", "nowhere.toml"], 1, &["nowhere.toml"]);
 
-    // Schedules.
+    // Wrong schedules.
     case.write("unknown.toml", "[[move]]\nthread = 7\nat_ns = 0\ncpu = 1\n");
     let threads = ["unknown.toml: move 1 is of thread 7", "threads 0 to 1"];
     says(&["full", "--schedule", "unknown.toml"], 1, &threads);
@@ -821,7 +821,7 @@ fn impossible_simulations_are_refused_in_one_line() {
         &["none.toml: cannot be read"],
     );
 
-    // Recordings.
+    // Wrong recordings.
     says(&["nowhere"], 1, &["no recording here"]);
     let downsample = ["thin", "full", "--every", "10", "-q", "-o", "tenth"];
     case.nearpage(downsample).success();
@@ -861,7 +861,7 @@ fn the_page_of_policies_has_every_policy_and_parameter_with_its_default() {
     let mut found = 0;
     for line in parameters.lines() {
         match line.strip_prefix("  ") {
-            // The heading names the policies: `carrefour:`.
+            // A heading names its policies, such as `carrefour:`.
             None if line.ends_with(':') && !line.starts_with(',') => {
                 let policies = line.trim_end_matches(':');
                 let heading = page.split("\n## ").find(|section| {

@@ -6,7 +6,7 @@ use std::fs;
 use nearpage_tests::{Case, Mpi, Slurm, compile_mpi_program, nearpage_path, workload};
 use serde_json::Value;
 
-/// One cluster at a time, and one test that has it: the daemons take longer to start than most of this.
+/// A single test with one cluster, because the daemons' start takes longer than most of the test.
 #[test]
 fn slurm_runs_steps_cancelled_jobs_and_sweeps() {
     let case = Case::new("slurm");
@@ -61,7 +61,7 @@ fn a_step_on_two_nodes_is_one_job(case: &Case, slurm: &Slurm, nearpage: &str) {
     assert_eq!(local, Some(1));
 }
 
-/// Output and exit status, a signal among them.
+/// Output and exit status are as without nearpage, also for signals.
 fn programs_end_as_without(case: &Case, slurm: &Slurm, nearpage: &str) {
     for (name, script) in [
         ("status", "echo $SLURM_PROCID; exit 3"),
@@ -83,7 +83,7 @@ fn programs_end_as_without(case: &Case, slurm: &Slurm, nearpage: &str) {
     }
 }
 
-/// Ranks that speak to each other, on one node and across two, one that gives up, and one that a signal ends.
+/// MPI ranks communicate on one node and across two; a rank aborts, and another one is ended by a signal.
 fn mpi_programs_end_as_without(case: &Case, slurm: &Slurm, nearpage: &str) {
     compile_mpi_program(case, Mpi::OpenMpi);
     for (nodes, ending) in [
@@ -120,7 +120,7 @@ fn mpi_programs_end_as_without(case: &Case, slurm: &Slurm, nearpage: &str) {
     }
 }
 
-/// SIGTERM, as `scancel` and the end of a job's time send it.
+/// A recording that ends by SIGTERM can be opened. `scancel` and the end of a job's time send SIGTERM.
 fn a_cancelled_step_opens(case: &Case, slurm: &Slurm, nearpage: &str) {
     let script = "touch started-$SLURM_PROCID; while :; do :; done";
     let mut srun = slurm.command(case, "srun");

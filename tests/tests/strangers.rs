@@ -1,4 +1,4 @@
-//! Other local users at the servers of the page and of the metrics.
+//! Other local users who connect to the servers of the page and of the metrics.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,14 +14,14 @@ use nearpage_tests::{Case, nearpage_path};
 /// A server, ended with the test.
 struct Served {
     process: Child,
-    /// What a daemon watches.
+    /// The program that a daemon watches.
     watched: Option<Child>,
-    /// `http://…` of something that it answers.
+    /// Address of a page with an answer, `http://…`.
     address: String,
 }
 
 impl Served {
-    /// The page of a recording; what its standard output says is its address.
+    /// Serves the page of a recording; standard output has the address.
     fn view(case: &Case, arguments: &[&str]) -> Self {
         let mut command = case.command(nearpage_path());
         command.arg("view").args(arguments).arg("ls.nearpage");
@@ -45,7 +45,7 @@ impl Served {
         }
     }
 
-    /// The metrics of a daemon that watches a program.
+    /// Serves the metrics of a daemon that watches a program.
     fn live(case: &Case) -> Self {
         let watched = case
             .command("sleep")
@@ -88,7 +88,7 @@ impl Served {
         stream
     }
 
-    /// The answer to who knows the address.
+    /// The answer to a client that knows the address.
     fn answer(&self) -> String {
         let path = &self.address["http://".len() + self.host().len()..];
         let request = format!(
@@ -128,7 +128,7 @@ impl Drop for Served {
     }
 }
 
-/// The first address that is printed. Whatever comes after it is read by a thread, so that no pipe fills.
+/// The first printed address. A thread reads all later output, so that the pipe does not fill.
 fn first_address(output: impl Read + Send + 'static) -> String {
     let mut lines = BufReader::new(output).lines().map_while(Result::ok);
     let line = lines
@@ -180,7 +180,7 @@ fn strangers_end_no_server_fill_no_memory_and_keep_nobody_waiting() {
     }
 }
 
-/// The arguments of a browser that was opened, which every local user can read.
+/// Installs a browser that writes its arguments to the returned file. All local users can read a process's arguments.
 fn browser(case: &Case) -> PathBuf {
     case.program(
         "xdg-open",
@@ -189,7 +189,7 @@ fn browser(case: &Case) -> PathBuf {
     case.path("opened")
 }
 
-/// What a condition says as soon as it says something.
+/// Waits until a condition returns a value.
 fn waited<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     for _ in 0..6000 {
         if let Some(found) = condition() {

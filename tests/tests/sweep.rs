@@ -1,4 +1,4 @@
-//! `nearpage sweep` as a black box: cells that are kept, killed and shared.
+//! `nearpage sweep`, as a black box: cells are kept, survive kills and are shared between processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ policies = ["first-touch", "interleave", "migrate", "plan:object"]
 trigger = [32, 64, 128]
 hold = [4, 16]
 "#;
-/// Of `migrate` six, of each other policy one.
+/// Six cells of `migrate`, one of each other policy.
 const CELLS: usize = 9;
 
 /// A case with a trace and a sweep over it.
@@ -43,7 +43,7 @@ fn parsed(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
 }
 
-/// What a command prints with `--json`, as its schema says.
+/// JSON output of a command, validated against its schema.
 fn checked(case: &Case, command: &str) -> Value {
     let value = parsed(
         &case
@@ -57,7 +57,7 @@ fn checked(case: &Case, command: &str) -> Value {
     value
 }
 
-/// Finished cells, by file: which file that is, and its text.
+/// Finished cells by path: inode and text.
 fn kept(case: &Case) -> BTreeMap<PathBuf, (u64, String)> {
     let entries = fs::read_dir(case.path("sweep.cells")).into_iter().flatten();
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -101,7 +101,7 @@ fn cells_are_computed_once_by_whatever_shard() {
     assert!(run.stderr.contains("9 of 9 cells computed"), "{run}");
     assert_eq!(kept(&case), all, "none is computed again");
 
-    // As `simulate` has it.
+    // The rows agree with `simulate`.
     let report = checked(&case, "report");
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), CELLS);
@@ -139,7 +139,7 @@ fn cells_are_computed_once_by_whatever_shard() {
     assert!(text.contains("migrate, hold=4, trigger=32"), "{text}");
 }
 
-/// What `cells_are_computed_once_by_whatever_shard` checks as JSON, in the forms for other programs and people.
+/// Other forms of the results that `cells_are_computed_once_by_whatever_shard` checks as JSON.
 #[test]
 fn results_are_a_table_a_page_and_profiles() {
     let case = swept("sweep_report");
@@ -183,7 +183,7 @@ fn results_are_a_table_a_page_and_profiles() {
     assert_eq!(case.run(python).success().stdout, "[(9, 4, 1, True)]\n");
 }
 
-/// As Hatchet's and Thicket's reader wants it: a tree of rows, and what the cell was beside it.
+/// Checks profiles for Hatchet's and Thicket's reader: a tree of rows, and the cell's parameters as metadata.
 fn profiles_have_the_rows(case: &Case, csv: &str) {
     let mut names: Vec<String> = fs::read_dir(case.path("profiles"))
         .expect("a folder")
@@ -218,7 +218,7 @@ fn profiles_have_the_rows(case: &Case, csv: &str) {
         let stalled = |row: usize| data[row][2].as_f64().expect("nanoseconds");
         assert!((stalled(0) - stalled(1) - stalled(2) - stalled(3)).abs() < 1.0);
     }
-    // It is renewed, and other people's folders are not touched.
+    // A folder of profiles is overwritten, but a folder with other files is refused.
     case.nearpage(["sweep", "report", "sweep.toml", "--caliper", "profiles"])
         .success();
     case.nearpage(["sweep", "report", "sweep.toml", "--caliper", "full"])
@@ -239,7 +239,7 @@ fn the_page_sorts(case: &Case) {
         "[...document.querySelectorAll('tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))",
     );
     assert_eq!(order.as_array().map(Vec::len), Some(CELLS));
-    // Numbers from the largest: interleaved pages are the slowest here.
+    // Numbers sort from the largest: here, interleaving is slowest.
     assert_eq!(order[0][2], "interleave", "{order}");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
@@ -248,7 +248,7 @@ fn the_page_sorts(case: &Case) {
 fn a_killed_sweep_resumes() {
     let case = swept("sweep_killed");
     let mut before = kept(&case);
-    // Later and later, from before the first cell on.
+    // Kills at different moments, beginning before the first cell.
     for wait_ms in (0..200).step_by(10) {
         let mut command = case.command(nearpage_path());
         command
@@ -301,7 +301,7 @@ fn sweep_errors_are_one_line() {
         2,
         "--engine slurm",
     );
-    // Where the programs of Slurm are not on PATH.
+    // PATH without the programs of Slurm.
     let mut slurm = case.command(nearpage_path());
     slurm
         .args(["sweep", "run", "--engine", "slurm", "sweep.toml"])
@@ -312,7 +312,7 @@ fn sweep_errors_are_one_line() {
         "{finished}"
     );
     assert_eq!(finished.stderr.lines().count(), 1, "{finished}");
-    // A cell that cannot be computed.
+    // A cell with an error.
     let case = swept("sweep_failed");
     case.write(
         "sweep.toml",

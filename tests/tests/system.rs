@@ -1,4 +1,4 @@
-//! A whole guest traced, as a black box: a bare one, whose every miss is known beforehand.
+//! Traces of whole guests, as a black box: a bare guest whose misses are all known.
 #![allow(
     clippy::too_many_lines,
     reason = "a test tells one story from its beginning to its end"
@@ -9,10 +9,10 @@ use std::process::Command;
 use nearpage_tests::{Case, nearpage_path, repository};
 use serde_json::Value;
 
-/// Lines of 64 bytes that the guest stores to and then loads (`tests/guest/bare.S`).
+/// Number of lines of 64 bytes that the guest stores to and then loads (`tests/guest/bare.S`).
 const LINES: u64 = 16_384;
 
-/// Builds the guest; `None`, and says so, where there is no emulator for it.
+/// Builds the guest; without an emulator, `None` and a printed line.
 fn bare(case: &Case) -> Option<String> {
     let found = Command::new("qemu-system-x86_64").arg("--version").output();
     if found.is_err() {
@@ -92,7 +92,7 @@ fn a_guests_misses_are_the_kernels_by_region() {
         ("stores", LINES),
         ("kernel_loads", LINES),
         ("kernel_stores", LINES),
-        // Neither fits into the caches; what was stored is written back.
+        // The stores and the loads exceed the caches, and stored lines are written back.
         ("memory_served", 2 * LINES + 6),
         ("write_backs", LINES),
         ("device_references", 0),
@@ -103,7 +103,7 @@ fn a_guests_misses_are_the_kernels_by_region() {
             "{name}: {found}, expected {expected}"
         );
     }
-    // Four in each round of both loops, and those before and between them.
+    // Four instructions in each iteration of both loops, and a few before and between the loops.
     let instructions = totals["kernel_instructions"].as_u64().unwrap();
     assert!(
         (8 * LINES..8 * LINES + 20).contains(&instructions),
@@ -145,7 +145,7 @@ fn a_guests_misses_are_the_kernels_by_region() {
         simulated["results"][0]["local_share"], 1.0,
         "one CPU: {simulated:#}"
     );
-    // Everything is the kernel's there.
+    // All accesses of the bare guest are the kernel's.
     let misses = |only: &str| {
         let words = [
             "simulate",
@@ -174,7 +174,7 @@ fn a_guests_misses_are_the_kernels_by_region() {
             all["compute_ns"].as_f64().unwrap()
         )
     );
-    // TLB misses, which are time of computation, are left out with the rest.
+    // --only leaves out TLB misses, too, whose time counts as computation.
     let (misses, compute_ns) = misses("user");
     let all_ns = all["compute_ns"].as_f64().unwrap();
     assert_eq!(misses, 0);
@@ -209,7 +209,7 @@ fn untraceable_guests_are_refused() {
         assert_eq!(refused.stdout, "", "{refused}");
         assert!(!case.path("traced").exists());
     }
-    // It ends before it runs anything.
+    // The emulator ends without running a guest.
     let mut nothing = case.command(nearpage_path());
     nothing.args(record(&["-q", "--markers"], &["-version"]));
     let nothing = case.run(nothing).exits(1);

@@ -1,13 +1,13 @@
-//! Truth by construction: every memory instruction of a `truth` shape belongs to one known object.
+//! Known accesses by construction: every memory instruction of a `truth` shape accesses one known object.
 
 use nearpage_tests::{Case, nearpage_path, workload};
 use serde_json::Value;
 
-/// Records a shape at a high rate, after its preparation, and gives the report.
+/// Records a shape at a high rate, after its preparation, and returns the report.
 fn report(shape: &str) -> Value {
     let case = Case::new(&format!("truth-{shape}"));
     let mut record = case.command(nearpage_path());
-    // 64 MiB: several times the second-level cache, prepared in a moment.
+    // 64 MiB: several times the second-level cache, and quickly prepared.
     record
         .args(["record", "-q", "--rate", "4999", "-o", "r", "--"])
         .arg(workload("truth"))
@@ -23,7 +23,7 @@ fn number(value: &Value) -> f64 {
         .unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// Does any frame, or the name, speak of the shape's object?
+/// Does the name or a call-site frame of an object belong to the shape's object?
 fn is_object_of(object: &Value, shape: &str) -> bool {
     let wanted = format!("truth_{shape}_object");
     let frames = object["call_site"].as_array().into_iter().flatten();
@@ -35,7 +35,7 @@ fn is_object_of(object: &Value, shape: &str) -> bool {
             .any(|frame| frame["function"].as_str() == Some(&wanted))
 }
 
-/// At least 95 % of the cost is on the right object.
+/// Checks that at least 95 % of the cost is attributed to the shape's object.
 fn is_true(shape: &str) {
     let report = report(shape);
     let objects = report["objects"].as_array().unwrap();

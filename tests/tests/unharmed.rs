@@ -1,5 +1,4 @@
-//! Programs that are unlike others run as they do by themselves, and where their objects are not known, the recording
-//! says why.
+//! Unusual programs run under nearpage as they do natively. Where their objects are unknown, the recording says why.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +7,7 @@ use std::process::Command;
 
 use nearpage_tests::{Case, Finished, nearpage_path, target};
 
-/// Walks an array of 16 MiB from a function of its own for half a second of its CPU time, and says `done`.
+/// Walks an array of 16 MiB in a separate function for half a second of CPU time, and prints `done`.
 const WALK: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +38,7 @@ int main(void) {
 }
 "#;
 
-/// Compiles [`WALK`]; `None` where the compiler cannot.
+/// Compiles [`WALK`]; `None` if the compiler fails.
 fn walk(case: &Case, name: &str, compiler: &str, options: &[&str]) -> Option<PathBuf> {
     let file = case.write("walk.c", WALK);
     let program = case.path(name);
@@ -60,7 +59,7 @@ fn walk(case: &Case, name: &str, compiler: &str, options: &[&str]) -> Option<Pat
     made.then_some(program)
 }
 
-/// Records a command of the case into `r`.
+/// Records a command into the case's folder `r`.
 fn record(case: &Case, words: &[&str]) -> Finished {
     let fixed = ["record", "--force", "--rate", "499", "-o", "r", "--"];
     case.nearpage(fixed.iter().chain(words))
@@ -70,7 +69,7 @@ fn report(case: &Case) -> Finished {
     case.nearpage(["report", "r"]).success()
 }
 
-/// What the report says, however its lines are broken.
+/// The report's text without line breaks.
 fn words(report: &Finished) -> String {
     let words: Vec<&str> = report.stdout.split_whitespace().collect();
     words.join(" ")
@@ -88,7 +87,7 @@ fn programs_with_a_sanitizer_are_recorded_and_run_without_the_library() {
         let Some(program) = walk(&case, "walk", "cc", &[&option]) else {
             continue;
         };
-        // Not every sanitizer runs on every kernel, with addresses at random.
+        // Some sanitizers don't run on some kernels, in particular with address randomisation.
         let mut alone = Command::new("setarch");
         if !alone
             .arg("-R")
@@ -140,7 +139,7 @@ fn every_program_without_a_log_is_named_with_the_reason() {
     let said = words(&report(&case));
     assert!(said.contains("file size limit: raise ulimit -f"), "{said}");
     assert!(!said.contains("another user"), "{said}");
-    // The remedy that it names works.
+    // The suggested remedy works.
     record(&case, &["sh", "-c", "ulimit -f unlimited; exec ./walk"]).success();
     assert!(report(&case).stdout.contains("make_table"));
 
@@ -180,7 +179,7 @@ fn a_pid_namespace_is_seen_through_or_named() {
         assert!(report.stdout.contains("make_table"), "{report}");
         assert!(!words(&report).contains("namespace"), "{report}");
     }
-    // With a /proc of its own nothing in there knows the numbers out here.
+    // With a separate /proc, programs in the namespace don't know their process ids outside.
     if let Some(report) = inside(&["--mount-proc"]) {
         assert!(words(&report).contains("PID namespace"), "{report}");
     }
@@ -204,7 +203,7 @@ fn no_time_is_reported_where_the_kernel_ends_sampling() {
     );
     assert!(recorded.stderr.contains("setuid"), "{recorded}");
     assert!(!recorded.stderr.contains("CPU time"), "{recorded}");
-    // A child's, whose parent has samples of its own.
+    // A child without samples, whose parent has samples.
     let recorded = record(&case, &["sh", "-c", "./walk; true"]).success();
     assert!(
         recorded.stderr.contains("no samples of walk ("),
@@ -259,7 +258,7 @@ fn a_folder_with_a_space_leaves_no_complaint_to_children_that_live_on() {
         }
         case.program_copy(&from, Path::new("my tools").join(name));
     }
-    // The child goes on once the recorder has ended and taken its link away.
+    // The child goes on after the recorder has ended and removed its symbolic link.
     let script = "(while [ ! -e go ]; do sleep 0.05; done; /bin/ls / >/dev/null; echo end) > out 2>&1 & exit 3";
     let mut record = case.command(folder.join("nearpage"));
     record.args(["record", "-q", "-o", "r", "--", "bash", "-c", script]);

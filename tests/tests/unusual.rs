@@ -1,5 +1,5 @@
-//! Processes that `/proc` shows otherwise than most, names and paths that are not UTF-8, code without a file of its name: they
-//! are observed as any other.
+//! Processes that `/proc` shows in unusual ways, names and paths that are not UTF-8, and code without a file of its
+//! name are observed like any others.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use nearpage_tests::{Case, Finished, nearpage_path};
 use serde_json::Value;
 
-/// `walk MODE…` reads and writes all over a static and a heap array for a second of its CPU time, or until its folder has a file
-/// `end` where MODE is `on`. Before that, `named` gives itself a name in Latin-1, `memory` executes itself from a memfd, `alone`
-/// leaves everything to a thread when the main thread has ended, and `library FILE` has the walk done by a copy of a library in a
-/// memfd. Creates `ready`.
+/// `walk MODE…` reads and writes all of a static and a heap array for a second of its CPU time; with MODE `on`, until
+/// its folder has a file `end`. Before the walk, it creates `ready`, and other modes change the process: `named` sets a
+/// name in Latin-1, `memory` executes the program from a memfd, `alone` ends the main thread and leaves the walk to
+/// another thread, and `library FILE` calls the walk in a copy of a library in a memfd.
 const WALK: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -113,7 +113,7 @@ fn options<const N: usize>(options: [&str; N]) -> [&OsStr; N] {
     options.map(OsStr::new)
 }
 
-/// A program of the case that runs until the test ends.
+/// A program that runs until the test ends.
 struct Running(Child);
 
 impl Running {
@@ -150,7 +150,7 @@ fn json(case: &Case, arguments: &[&str]) -> Value {
     serde_json::from_str(&finished.stdout).expect("JSON")
 }
 
-/// The names of the report's objects, of which there are samples and almost all of them decoded.
+/// Names of the report's objects; checks that there are samples and that almost all of them were decoded.
 fn objects(case: &Case, recording: &str) -> Vec<String> {
     let report = json(case, &["report", recording, "--json"]);
     let number = |key: &str| report[key].as_f64().expect("a number");
@@ -188,7 +188,7 @@ fn a_process_without_its_main_thread_is_observed() {
     assert_eq!(metadata["command"][1], "on", "{metadata:#}");
     assert_ne!(metadata["build_id"], "", "{metadata:#}");
     let pid = pid.to_string();
-    // Until it is told to end.
+    // The daemon runs until SIGINT.
     let mut daemon = case.command("timeout");
     daemon.args(["-s", "INT", "3"]).arg(nearpage_path());
     daemon.args(["live", "--interval", "0.5", "-p", &pid]);
@@ -250,7 +250,7 @@ fn a_program_whose_path_is_not_utf8_is_recorded_and_placed() {
     };
     observed("library", &[]);
     names(&case, "library", "in_library");
-    // By the library's name, what is in its mappings.
+    // --object with the library's name keeps the accesses to the library's mappings.
     let mut command = case.command(nearpage_path());
     command.args(["record", "-o", "filtered", "--object"]);
     command.arg(library).arg("--").arg(&program);
@@ -263,7 +263,7 @@ fn a_program_whose_path_is_not_utf8_is_recorded_and_placed() {
         .success();
     let plan = case.read("p.toml");
     assert!(plan.contains("in_library"), "{plan}");
-    // It finds the objects of the program and its library by their symbols again.
+    // `run` recognises objects of the program and of its library by their symbols.
     let mut command = case.command(nearpage_path());
     command
         .args(["run", "--plan", "p.toml", "--"])
@@ -311,7 +311,7 @@ fn a_program_that_was_replaced_while_it_ran_is_decoded_and_named() {
         let case = Case::new("unusual_replaced");
         let program = compile(&case, "walk", &options([build_id]));
         let running = Running::start(&case, &program, &["on"]);
-        // As linkers do: another file of that name.
+        // Linkers replace a program in this way: delete it, then create a file of the same name.
         fs::remove_file(&program).unwrap();
         fs::copy("/bin/true", &program).unwrap();
         running.record(&case).success();

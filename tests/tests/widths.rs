@@ -1,4 +1,4 @@
-//! What commands print reads on a terminal of 60 columns, and at 100 columns no name is cut.
+//! Output is readable on a terminal of 60 columns; from 100 columns on, no name is cut.
 
 use nearpage_tests::{Case, Finished, nearpage_path, workload};
 
@@ -68,7 +68,7 @@ fn lines_fit_60_columns() {
     for words in TABLES {
         let finished = at(&case, "60", words);
         for line in finished.stdout.lines().chain(finished.stderr.lines()) {
-            // A path that is alone in its column has nowhere to break, and a command to paste is whole.
+            // A long path alone in its column can't be broken, and commands for pasting stay on one line.
             let column = line.trim().rsplit("  ").next().unwrap_or(line);
             let is_next = line.starts_with("nearpage: next: ");
             if line.chars().count() > 60 && column.contains(' ') && !is_next {
@@ -98,7 +98,8 @@ fn words_are_whole_at_100_columns() {
     assert!(cut.is_empty(), "{cut:#?}");
 }
 
-/// Samples of C++ objects whose names are wider than a terminal, on four nodes, by eight threads, one of which filled them.
+/// Samples as CSV, of C++ objects with names wider than a terminal, on four nodes, by eight threads; one thread filled
+/// them.
 fn with_long_names() -> String {
     let mut csv = "time_ns,cpu,tid,thread,kind,object,object_kind,object_offset,object_size_bytes,node,function,file,line,weight,cost_ns\n"
         .to_owned();
@@ -126,7 +127,7 @@ fn with_long_names() -> String {
     csv
 }
 
-/// A case with recordings of these samples.
+/// A case with these samples imported under the given names.
 fn imported(name: &str, recordings: &[&str]) -> Case {
     let case = Case::new(name);
     case.write("samples.csv", with_long_names());
@@ -178,7 +179,7 @@ fn long_names_give_way_to_numbers_and_headings() {
                     .map(str::trim)
                     .filter(|cell| !cell.is_empty());
                 let shortened: Vec<&str> = cells.filter(|cell| cell.contains('…')).collect();
-                // A name may be shortened, and nothing else.
+                // Only names may be shortened.
                 let is_name = |cell: &&str| {
                     cell.contains("std::") || cell.contains("field_") || cell.contains("simulation")
                 };
@@ -212,7 +213,7 @@ fn colour_is_for_terminals_and_on_request() {
     assert!(!has_colour(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
 }
 
-/// What a command says on standard error, a pseudo-terminal of so many columns.
+/// Standard error of a command in a pseudo-terminal of `columns` columns.
 fn in_terminal(case: &Case, columns: usize, words: &str) -> String {
     let nearpage = nearpage_path();
     let line = format!(
@@ -244,7 +245,7 @@ fn words_wrap_in_terminals_of_any_width() {
         let piped = case.run(command).stderr;
         let of =
             |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
-        // A recording is imported into a new folder.
+        // `import` requires that its folder does not exist.
         let make_way = || drop(std::fs::remove_dir_all(case.path("again")));
         assert!(!of(&piped).is_empty(), "{words} says nothing");
         for columns in [60, 80, 100] {
@@ -279,7 +280,7 @@ fn colour_is_in_terminals_and_in_no_pipe() {
         let shown = case.run(command).stdout;
         let piped = case.nearpage(words.split(' ')).success();
         assert!(!format!("{piped}").contains('\x1b'), "{words}: {piped}");
-        // Remote shares are coloured in any report, and in plans and comparisons what loses, of which there is nothing.
+        // Every report colours remote shares. Plans and comparisons colour only losses, and here nothing loses.
         assert!(
             !words.starts_with("report") || shown.contains("\x1b["),
             "{words}: {shown}"

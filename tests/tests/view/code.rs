@@ -1,4 +1,4 @@
-//! Which code costs what: the flame graph, and source lines and instructions with their cost.
+//! Costs by code: the flame graph, and source lines and instructions with their costs.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ fn a_flame_graph_leads_from_cost_to_object_and_line() {
     let mut page = Page::new(recorded("flame"), &[SOLVER], "view=flame");
     page.browser.drawn();
     page.says("table[aria-label='costliest lines'] tbody tr", "make_grid");
-    // The tree has the sums of the table of objects, and a selection's are of the selection.
+    // The tree's sums equal those of the table of objects; with a selection, both cover the selected time.
     let all = page.asked("flame?recording=0")["all"].clone();
     let report = page.asked("report?recording=0");
     let cost_of = |name: &str| {
@@ -32,7 +32,7 @@ fn a_flame_graph_leads_from_cost_to_object_and_line() {
         (&grid["stores"], &grid["loads"]),
         (&10_000.0.into(), &0.0.into())
     );
-    // Threads 1 to 3 are on other nodes: all that costs, but for thread 0's 100 ns of 880.
+    // Threads 1 to 3 run on other nodes, so all cost is remote except thread 0's 100 ns of 880 ns.
     let remote =
         grid["remote_cost_ns"].as_f64().expect("known") / grid["cost_ns"].as_f64().expect("cost");
     assert!((remote - 780.0 / 880.0).abs() < 1e-6, "{remote}");
@@ -50,7 +50,7 @@ fn a_flame_graph_leads_from_cost_to_object_and_line() {
         "{accesses}"
     );
 
-    // What is searched stands out and is summed up.
+    // Matches of a search stand out and are summed up.
     page.browser.value("{ const box = document.querySelector('#search'); box.value = 'smooth'; box.dispatchEvent(new Event('input')) }");
     page.says("p[role=status]", "1 found");
     page.says("table[aria-label='costliest lines'] tbody", "smooth");
@@ -58,7 +58,7 @@ fn a_flame_graph_leads_from_cost_to_object_and_line() {
         "document.querySelectorAll(\"table[aria-label='costliest lines'] tbody tr\").length === 1",
     );
     page.browser.drawn();
-    // By stores everything is the grid's, but for a few counters.
+    // Measured by stores, almost everything belongs to the grid; the rest are counters.
     page.browser.value("{ const select = document.querySelector('#measure'); select.value = 'stores'; select.dispatchEvent(new Event('change')) }");
     page.browser
         .wait("location.hash.includes('measure=stores')");
@@ -71,7 +71,7 @@ fn a_flame_graph_leads_from_cost_to_object_and_line() {
     page.says("main h2", "make_grid");
     page.browser
         .wait("location.hash.includes('view=object&') || location.hash.includes('object=0')");
-    // A function: the accesses that it makes of the object.
+    // A press on a function shows its accesses to the object.
     page.go("flame");
     page.press("Cost by object and code", 120.0, (0.1, 3.5 / 5.0));
     page.browser
@@ -80,7 +80,7 @@ fn a_flame_graph_leads_from_cost_to_object_and_line() {
     assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
 
-/// The made-up program once more, with debug information: `smooth` in line 2, `exchange` in line 3.
+/// The made-up program with debug information: `smooth` in line 2, `exchange` in line 3.
 fn with_source(case: &Case) {
     fs::create_dir_all(case.path("project/src")).expect("writable");
     let source = case.path("project/src/solver.c");
@@ -94,7 +94,7 @@ fn with_source(case: &Case) {
     assert!(made.expect("a C compiler").success());
 }
 
-/// The row of a line or an instruction that has some text.
+/// Text of the row with a line or an instruction that contains `text`.
 fn row(page: &mut Page, table: &str, text: &str) -> String {
     let rows = format!("[...document.querySelectorAll('table[aria-label={table}] tbody tr')]");
     page.browser.wait(&format!(
@@ -132,7 +132,7 @@ fn source_lines_and_instructions_have_their_cost() {
     assert!(first.contains("50 %"), "the sampled instruction: {first}");
     row(&mut page, "instructions", "ret");
 
-    // Where the source is not, its instructions are; a folder that is named has it.
+    // Without source code the view shows instructions; --source-dir names the folder of the source code.
     let case = page.closed();
     fs::rename(case.path("project"), case.path("moved")).expect("writable");
     let mut page = Page::new(case, &[SOLVER], "view=source&function=smooth");
@@ -148,7 +148,7 @@ fn source_lines_and_instructions_have_their_cost() {
         "view=source&function=smooth",
     );
     row(&mut page, "source", "void smooth");
-    // What the debug information does not name is not to be had.
+    // The server gives only code of functions that the debug information names.
     for question in [
         "code?recording=0&function=/etc/passwd",
         "code?recording=0&function=smooth&module=0",

@@ -1,4 +1,4 @@
-//! What a newcomer sees and tries first: the summary, a selection of time, the keys, recordings with nothing in them.
+//! What newcomers see first: the summary, a selection of time, keys, and empty recordings.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::made_up;
 use crate::viewed::{Page, SOLVER, recorded};
 
-/// The text of what a selector finds first.
+/// Text of the first element for a selector.
 fn text(browser: &mut Browser, selector: &str) -> String {
     let found = browser.value(&format!(
         "document.querySelector({}).innerText",
@@ -25,7 +25,7 @@ fn the_summary_says_what_costs_most_and_leads_there() {
     page.says("main h2", "Summary");
     page.says("#costliest-objects", "make_grid");
     page.says("#saving", "of the time on");
-    // The same figures as the terminal's.
+    // The page has the terminal's figures.
     let report = page.case.nearpage(["report", SOLVER]).success().stdout;
     let first = report
         .lines()
@@ -40,7 +40,7 @@ fn the_summary_says_what_costs_most_and_leads_there() {
         text(&mut page.browser, "#costliest-functions").contains("smooth"),
         "the function behind most of it"
     );
-    // Three of four threads' accesses are remote, and take longer.
+    // Accesses of three of four threads are remote, and take longer.
     let tiles = text(&mut page.browser, ".tiles");
     assert!(tiles.contains("lost to remote memory"), "{tiles}");
     assert!(tiles.contains("89 % of it"), "{tiles}");
@@ -50,7 +50,7 @@ fn the_summary_says_what_costs_most_and_leads_there() {
     assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
 
-/// A number in the address.
+/// Number of a parameter in the address.
 fn in_address(browser: &mut Browser, name: &str) -> u64 {
     let found = browser.value(&format!(
         "new URLSearchParams(location.hash.slice(1)).get('{name}')"
@@ -69,7 +69,7 @@ fn a_selection_of_time_is_followed_everywhere() {
          return [box.x, box.y, box.width]; })()",
     );
     let at = |number: usize| strip[number].as_f64().expect("a number");
-    // As `web/src/strip.ts` lays it out: 76 to the left, 24 to the right.
+    // The layout of `web/src/strip.ts`: margins of 76 pixels at the left and 24 at the right.
     let x = |share: f64| at(0) + 76.0 + (at(2) - 100.0) * share;
     page.browser
         .drag((x(0.3), at(1) + 20.0), (x(0.7), at(1) + 30.0));
@@ -83,7 +83,7 @@ fn a_selection_of_time_is_followed_everywhere() {
     let of_grid = |number: &u64| inside(number) && number / 4 % 10 < 5;
     let expected_grid = (0..made_up::ACCESSES).filter(of_grid).count();
 
-    // A query has as many, by what the pictures are made from and by what the tables are.
+    // Queries of pictures and queries of tables count the same accesses.
     let space = &page.asked("open")["recordings"][0]["space_bytes"];
     let value = page.asked(&format!(
         "value?recording=0&place_from=0&place_to={space}&from_ns={since}&to_ns={until}"
@@ -92,7 +92,7 @@ fn a_selection_of_time_is_followed_everywhere() {
     let report = page.asked(&format!("report?recording=0&since={since}&until={until}"));
     assert_eq!(report["report"]["accesses"], expected);
 
-    // And so have the views: objects, threads, the object itself.
+    // The views count the same accesses: objects, threads, a single object.
     page.says("main", &format!("{expected} accesses"));
     page.says("figure.whole-time h3", "40 % of the time");
     page.browser.value(
@@ -109,7 +109,7 @@ fn a_selection_of_time_is_followed_everywhere() {
         "main",
         &format!("0 loads, {} stores", thousands(expected_grid)),
     );
-    // The address reopens it, and Back leads to all of the time.
+    // The address restores the selection, and Back goes to the whole time.
     page.browser.call("Page.reload", json!({}));
     page.says(
         "main",
@@ -124,7 +124,7 @@ fn a_selection_of_time_is_followed_everywhere() {
         "main",
         &format!("0 loads, {} stores", thousands(expected_grid)),
     );
-    // Whoever selects by keys stays at the strip.
+    // A selection by keys leaves the focus on the strip.
     page.browser.drawn();
     page.browser
         .value("document.querySelector('figure.whole-time .surface').focus()");
@@ -136,7 +136,7 @@ fn a_selection_of_time_is_followed_everywhere() {
             .value("document.activeElement.closest('figure.whole-time') !== null"),
         true
     );
-    // A time without an access, and one that is none.
+    // A time without accesses, and an invalid time.
     page.go("summary&since=1999950001&until=1999950002");
     page.says("#warnings", "The selection has no access to memory");
     let host = format!("Host: {}\r\n", page.viewed.host());
@@ -149,7 +149,7 @@ fn a_selection_of_time_is_followed_everywhere() {
     assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
 
-/// `4,000`, as the page has exact numbers.
+/// A number as the page prints exact numbers, such as `4,000`.
 fn thousands(number: usize) -> String {
     match number {
         0..1000 => number.to_string(),
@@ -193,7 +193,7 @@ fn keys_are_told_of_and_the_search_is_a_key_away() {
     page.browser.key("/");
     page.browser
         .wait("document.activeElement === document.querySelector('#search')");
-    // What is typed there is text.
+    // In the search box, `?` is text.
     page.browser.key("?");
     assert_eq!(
         page.browser.value("document.querySelector('#help').open"),
@@ -216,7 +216,7 @@ fn recordings_with_nothing_in_them_say_so() {
         "objects", "space", "threads", "machine", "plan", "flame", "source",
     ] {
         page.go(view);
-        // A picture without anything has a sentence, and no axes or colours to explain.
+        // An empty picture has a sentence instead of axes and a legend.
         page.browser.wait(
             "[...document.querySelectorAll('figure')].every(figure => figure.classList.contains('empty'))",
         );
@@ -246,7 +246,7 @@ fn each_nodes_memory_is_followed_over_time() {
     page.browser
         .wait("document.querySelectorAll('figure.plot').length === 4");
     page.browser.drawn();
-    // All pages are on node 0, and a quarter of the accesses is by its own CPU.
+    // All pages are on node 0, and the node's own CPU makes a quarter of the accesses.
     let local = page.press("memory over time", 96.0, (0.5, 0.5));
     assert!(
         local.contains("node 0 25 %") && local.contains("node 1 –"),
@@ -256,7 +256,7 @@ fn each_nodes_memory_is_followed_over_time() {
     page.browser
         .wait("location.hash.includes('figure=bandwidth')");
     page.browser.drawn();
-    // 10,000 accesses a second, each of which is a line of 64 bytes from memory: 625 KiB.
+    // 10,000 accesses a second, each a line of 64 bytes from memory: 625 KiB/s.
     let bytes = page.press("memory over time", 96.0, (0.5, 0.5));
     assert!(
         bytes.contains("node 0 6") && bytes.contains("KiB/s (25 % local)"),

@@ -9,7 +9,7 @@ use crate::made_up;
 use crate::viewed::Page;
 
 const RANKS: u32 = 4;
-/// Its pages are on another node than those of the others.
+/// Rank whose pages are on another node than the pages of the others.
 const ODD: u32 = 3;
 
 /// A case with a job of four ranks on two hosts.
@@ -44,7 +44,7 @@ fn with_job(name: &str) -> Case {
     case
 }
 
-/// Keeps a picture of the page in `NEARPAGE_SCREENSHOTS`, if that is set.
+/// Saves a screenshot in the folder `NEARPAGE_SCREENSHOTS`, if set.
 fn picture(browser: &mut Browser) {
     let Some(folder) = std::env::var_os("NEARPAGE_SCREENSHOTS") else {
         return;
@@ -68,7 +68,7 @@ fn a_jobs_page_leads_to_each_rank() {
     let report = &job["report"];
     assert_eq!(report["ranks"].as_array().map(Vec::len), Some(4));
     assert_eq!(report["hosts"][1]["nodes"][1]["node"], 3, "{report:#}");
-    // Of the four one was opened from the start, for each group that there is.
+    // The server opens one recording per group at the start.
     let groups = report["groups"].as_array().expect("groups").len();
     assert_eq!(job["opened"].as_array().map(Vec::len), Some(groups.min(2)));
     let rows = |page: &mut Page, table: &str| {
@@ -80,7 +80,7 @@ fn a_jobs_page_leads_to_each_rank() {
     assert_eq!(rows(&mut page, "hosts"), 2);
     assert_eq!(rows(&mut page, "memory nodes"), 3);
     picture(&mut page.browser);
-    // A rank that nobody has looked at yet.
+    // A rank whose recording is not open yet.
     page.browser.value(
         "[...document.querySelectorAll('table[aria-label=\"ranks\"] a')].find(link => link.textContent === '2').click()",
     );
@@ -95,7 +95,7 @@ fn a_jobs_page_leads_to_each_rank() {
         .filter_map(|recording| recording["folder"].as_str())
         .collect();
     assert!(folders.contains(&"job/2"), "{folders:?}");
-    // And back: the same one is not opened again.
+    // A recording is opened only once.
     page.go("job");
     page.says("main", "Ranks that behave alike");
     let again = page.asked("rank?position=2")["recording"].clone();

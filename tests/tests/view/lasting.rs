@@ -1,4 +1,4 @@
-//! What stays: addresses after a restart, a view in a file; and that everybody can use the page.
+//! Addresses outlast a restart, a view can be saved in a file, and the page is accessible.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn an_address_is_good_after_a_restart_and_names_no_token() {
     let address = address.as_str().expect("text").to_owned();
     let token = viewed.token().to_owned();
     assert!(!address.contains(&token), "{address}");
-    // A cookie would go to every server of this machine.
+    // The browser would send a cookie to every server of this machine.
     assert_eq!(browser.value("document.cookie"), "");
     let host = format!("Host: {}\r\n", viewed.host());
     let (head, body) = viewed.ask("GET /solver.nearpage/", &host);
@@ -38,7 +38,7 @@ fn an_address_is_good_after_a_restart_and_names_no_token() {
     );
     let (head, _) = viewed.ask("GET /solver.nearpage/open", &host);
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");
-    // Another page of the recording, at the same time, has another port, and changes nothing.
+    // A second server for the same recording has another port and does not disturb the first.
     let other = Viewed::new(&case, &[SOLVER]);
     assert_ne!(other.host(), viewed.host());
     drop(other);
@@ -49,12 +49,12 @@ fn an_address_is_good_after_a_restart_and_names_no_token() {
     browser.open(&address);
     browser.wait("document.querySelector('main h2')?.textContent.includes('make_ring') === true");
     drop(browser);
-    // The address alone lets nobody in.
+    // The address without the token gives no access.
     let mut stranger = Browser::start(case.folder());
     stranger.open(&address);
     stranger.wait("document.body.innerText.includes('wrong or missing token: open the address that `nearpage view` printed')");
     drop(viewed);
-    // Another recording has another token.
+    // Each recording has its own token.
     fs::rename(case.path(SOLVER), case.path("other.nearpage")).expect("writable");
     let other = Viewed::new(&case, &["other.nearpage"]);
     assert_ne!(other.token(), token);
@@ -80,7 +80,7 @@ fn a_view_is_saved_as_a_file_that_opens_there() {
     browser.open(&format!("file://{}", file.display()));
     browser.wait("document.querySelector('main h2')?.textContent.includes('make_ring') === true");
     browser.drawn();
-    // All of its tables are of the time that was selected.
+    // All tables of the file cover the selected time.
     browser.value("[...document.querySelectorAll('nav a')].find(link => link.textContent === 'Objects').click()");
     browser.wait(&format!(
         "document.querySelector('main').innerText.includes('{accesses} accesses')"
@@ -95,7 +95,7 @@ fn a_view_is_saved_as_a_file_that_opens_there() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The accessibility checker, which the page's lock file pins.
+/// Source of the accessibility checker, in the version of the page's lock file.
 fn checker() -> String {
     let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../web");
     let file = web.join("node_modules/axe-core/axe.min.js");

@@ -1,4 +1,4 @@
-//! A recording that is made up, so that what the page must show is known.
+//! Made-up recordings, for which the correct content of the page is known.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use nearpage_recording::{
 const PID: u32 = 4242;
 pub const PAGE: u64 = 4096;
 const THREADS: u64 = 4;
-/// Offset in `shared` of a line with a counter for each thread.
+/// Offset in `shared` of a cache line with a counter for each thread.
 pub const COUNTER: u64 = 40 * PAGE + 128;
-/// Each thread adds to its counter once in so many steps.
+/// Steps after which each thread increments its counter.
 const COUNTER_STEPS: u64 = 1000;
-/// Accesses, one in 100 microseconds.
+/// Number of accesses; one every 100 µs.
 pub const ACCESSES: u64 = 20_000;
-/// Pages of `grid`: each thread has a block of 300.
+/// Pages of `grid`: each thread has a block of 300 pages.
 const GRID_PAGES: u64 = 1200;
 const GRID: u64 = 0x7f00_0000_0000;
 const RING: u64 = 0x7f00_4000_0000;
@@ -32,14 +32,14 @@ pub const HOSTILE: [&str; 2] = [
     "\"><img src=x onerror=\"document.title='hacked'\">",
 ];
 
-/// A recording whose pattern is known to the page: `grid` in blocks, `ring` in pieces of 16 pages,
-/// `shared` read by all but for a line of counters, and two symbols with hostile names. A function `smooth` makes the
-/// accesses to `grid`, `exchange` all others.
+/// Writes a recording with known patterns: `grid` in blocks, `ring` in pieces of 16 pages, `shared` read by all threads
+/// except for a line of counters, and two symbols with hostile names. The function `smooth` accesses `grid`, the
+/// function `exchange` everything else.
 pub fn recording(folder: &Path, machine: &Machine) {
     recording_with(folder, machine, |_, _| ());
 }
 
-/// The same, after a change.
+/// Like [`recording`], with a change of the metadata or tables.
 pub fn recording_with(
     folder: &Path,
     machine: &Machine,
@@ -48,7 +48,7 @@ pub fn recording_with(
     recording_on(Some(NodeId(0)), folder, machine, change);
 }
 
-/// The same, of pages on a node, or where it is not known on which.
+/// Like [`recording`], with all pages on a node, or on unknown nodes.
 pub fn recording_on(
     page_node: Option<NodeId>,
     folder: &Path,
@@ -58,12 +58,12 @@ pub fn recording_on(
     recording_of(page_node, folder, machine, change, true);
 }
 
-/// The same, without any access to memory.
+/// Like [`recording`], without accesses to memory.
 pub fn recording_without_accesses(folder: &Path, machine: &Machine) {
     recording_of(None, folder, machine, |_, _| (), false);
 }
 
-/// So many static objects of a page, `object_0` and so on, each accessed once; later ones cost more.
+/// Writes `count` static objects of a page, `object_0` and so on. Each is accessed once; later ones cost more.
 pub fn recording_of_objects(folder: &Path, machine: &Machine, count: u64) {
     let objects = (0..count).map(|number| Object {
         kind: ObjectKind::Static,
@@ -275,13 +275,13 @@ fn recording_of(
                     AccessKind::Load,
                 ),
             };
-            // Everything was touched first by the main thread, on the first node.
+            // The main thread touched everything first, on the first node.
             batch.push(Access {
                 time_ns: 1_000_000_000 + number * 100_000,
                 thread: ThreadIndex(thread as u32),
                 cpu: CpuId(thread as u32),
                 address: match step % COUNTER_STEPS {
-                    // Each thread has a counter of its own, all in one line.
+                    // The threads' counters are all in one line.
                     9 => address + 8 * thread,
                     _ => address + step % 64 * 64,
                 },
@@ -304,8 +304,8 @@ fn recording_of(
     .expect("the case's folder is writable");
 }
 
-/// A program with two functions, and where they are: without debug information, so that nothing
-/// about it depends on this machine.
+/// A program with two functions, and the functions' addresses. Built without debug information, so that nothing depends
+/// on this machine.
 fn program(beside: &Path) -> (PathBuf, [u64; 2]) {
     let file = beside.with_file_name("solver-code");
     let mut compiler = Command::new("cc")

@@ -1,4 +1,4 @@
-//! The page in a real browser, and its server: what people and strangers see.
+//! The page in a real browser, and requests of strangers to its server.
 #![allow(
     clippy::too_many_lines,
     reason = "a test tells one story from its beginning to its end"
@@ -51,7 +51,7 @@ fn strangers_are_refused() {
         assert!(head.starts_with("HTTP/1.1 403"), "{headers}: {head}");
         assert!(!body.contains("solver"), "{body}");
     }
-    // A form on another page may post without an origin; the page itself never does.
+    // The page itself always sends an origin; a form on another page may send none.
     let post = format!("POST /{}/plan?recording=0", viewed.token());
     let (head, _) = viewed.ask(&post, &format!("{host}Content-Length: 0\r\n"));
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");
@@ -84,7 +84,7 @@ fn strangers_are_refused() {
     assert!(absent.stderr.contains("absent.nearpage"), "{absent}");
 }
 
-/// What is said of the cell of a picture at a page and a row, by pointing at it.
+/// Read-out of a picture at a page and a row, by pointing there.
 fn said(browser: &mut Browser, page: u64, (from, to): (u64, u64), row: f64, rows: f64) -> String {
     let canvas = browser.value(
         "(() => { document.querySelector('main .readout').textContent = ''; \
@@ -92,7 +92,7 @@ fn said(browser: &mut Browser, page: u64, (from, to): (u64, u64), row: f64, rows
          return [box.x, box.y, box.width, box.height]; })()",
     );
     let at = |number: usize| canvas[number].as_f64().expect("a number");
-    // As `web/src/figure.ts` lays it out: 120 to the left, 24 to the right, 8 above, 40 below.
+    // The layout of `web/src/figure.ts`: margins of 120 pixels left, 24 right, 8 above, 40 below.
     let x = at(0) + 120.0 + (at(2) - 144.0) * ((page - from) as f64 + 0.5) / (to - from) as f64;
     let y = at(1) + 8.0 + (at(3) - 48.0) * (row + 0.5) / rows;
     browser.point(x, y);
@@ -114,7 +114,7 @@ fn a_boundary_is_found_to_the_page() {
     } = page;
     browser.wait("document.querySelectorAll('tbody tr').length === 5");
 
-    // Sorted by cost; by size after a press on the column, and the other way after another.
+    // Sorted by cost first, by size after a press on the column, in reverse after a second press.
     let grid_is_first = |browser: &mut Browser| {
         let first = browser.value("document.querySelector('tbody td').textContent");
         first.as_str().expect("a name").contains("make_grid")
@@ -144,7 +144,7 @@ fn a_boundary_is_found_to_the_page() {
         "{text}"
     );
 
-    // Zoomed by dragging over the picture, then by the address to 12 pages around the boundary.
+    // Zoomed by a drag over the picture, then by the address to 12 pages around the boundary.
     browser.value(&format!(
         "location.hash += '&from={}&to={}'",
         294 * PAGE,
@@ -167,13 +167,13 @@ fn a_boundary_is_found_to_the_page() {
         "{owners:?}"
     );
 
-    // The same from the keyboard alone: one page to the right.
+    // The keyboard reaches the same points: one page to the right.
     browser.value("document.querySelector('figure.plot .surface').focus()");
     said(&mut browser, 299, (294, 306), 0.0, 4.0);
     browser.key("ArrowRight");
     browser.wait("document.querySelector('main .readout').textContent.startsWith('page 300 ')");
 
-    // The address reopens what is seen.
+    // The address restores the view.
     browser.call("Page.reload", json!({}));
     browser.wait("document.querySelectorAll('figure.plot').length === 2");
     browser.drawn();
@@ -183,7 +183,7 @@ fn a_boundary_is_found_to_the_page() {
         "{again}"
     );
 
-    // What is seen, as files.
+    // A picture is saved as CSV and as PNG.
     browser.value("document.querySelector('figure.plot .csv').click()");
     let csv = fs::read_to_string(downloaded(
         &case,
@@ -209,7 +209,7 @@ fn a_boundary_is_found_to_the_page() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// What is said of a picture at shares of its inside, by pointing at it.
+/// Read-out of a picture at shares of its width and height, by pointing there.
 fn said_of(browser: &mut Browser, title: &str, left: f64, (x, y): (f64, f64)) -> String {
     let figure = format!(
         "[...document.querySelectorAll('figure.plot')].find(plot => plot.querySelector('h3').textContent.includes('{title}'))"
@@ -219,7 +219,7 @@ fn said_of(browser: &mut Browser, title: &str, left: f64, (x, y): (f64, f64)) ->
          const box = plot.querySelector('canvas').getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; }})()"
     ));
     let at = |number: usize| canvas[number].as_f64().expect("a number");
-    // As `web/src/figure.ts` lays it out.
+    // The layout of `web/src/figure.ts`.
     let inside = (at(2) - left - 24.0, at(3) - 48.0);
     browser.point(at(0) + left + inside.0 * x, at(1) + 8.0 + inside.1 * y);
     let readout = format!("{figure}.querySelector('main .readout').textContent");
@@ -263,14 +263,14 @@ fn pages_are_followed_through_a_simulation() {
     let browser = &mut page.browser;
     browser.drawn();
 
-    // First against last: page 60 began on node 0, ended on node 3, and has a replica.
+    // First and last home: page 60 began on node 0, ended on node 3, and has a replica.
     let last = said_of(browser, "first and last home", 96.0, (60.5 / 64.0, 0.5));
     assert_eq!(
         last,
         "page 60: 0x7f000010c000 · first on node 0, last on node 3 · 2 movements"
     );
 
-    // Movement by movement, then all of it; the address reopens the moment.
+    // Playback by single movements, then of everything; the address restores the moment.
     let clock = "document.querySelector('#clock').textContent";
     browser.value("document.querySelector('[title=\"to the next movement\"]').click()");
     browser.wait(&format!("{clock}.startsWith('1.5 ms of ')"));
@@ -293,7 +293,7 @@ fn pages_are_followed_through_a_simulation() {
         "{at_the_end}"
     );
 
-    // Over time, and what other policies did.
+    // Figures over time, and the movements of other policies.
     let over_time = said_of(browser, "Over time", 96.0, (0.01, 0.5));
     assert!(over_time.contains("first-touch 38 %"), "{over_time}");
     browser.value("{ const figure = document.querySelector('#figure'); figure.value = 'migrated'; figure.dispatchEvent(new Event('change')) }");
@@ -311,13 +311,13 @@ fn a_function_is_chosen_in_the_table_and_in_the_picture() {
     page.browser
         .wait("document.querySelectorAll('figure.plot').length === 2");
     page.browser.drawn();
-    // From the table to the picture.
+    // A link in the table of functions chooses the function in the picture.
     page.browser.value("[...document.querySelectorAll('td a')].find(link => link.textContent === 'smooth').click()");
     page.says("figure .note", "Dots with any access by smooth stand out.");
     page.says("figure .legend", "smooth 100 %");
     page.browser
         .wait("document.querySelector('td a[aria-current=true]')?.textContent === 'smooth'");
-    // And back, in an object that the other function accesses; a gap chooses none.
+    // A press on a dot chooses the dot's function; a press on a gap chooses none.
     page.go("object&object=1");
     let dot = page.browser.value(
         "(() => { const canvas = document.querySelectorAll('figure.plot canvas')[1]; \
@@ -385,7 +385,7 @@ fn hostile_names_are_text() {
         browser.value("document.querySelectorAll('img, main script').length"),
         0
     );
-    // Even if one got in, it would not run.
+    // An injected script would not run, by the content security policy.
     browser.value("document.body.append(Object.assign(document.createElement('script'), { textContent: \"document.title='hacked'\" }))");
     assert_ne!(browser.value("document.title"), "hacked");
 }
@@ -414,7 +414,7 @@ fn a_placement_is_tried_and_saved() {
     );
     browser.wait("document.querySelector('#changed')?.innerText.includes('→ interleave') === true");
     browser.value(&type_in("everywhere"));
-    // What is wrong stands beside the field, and the plan stays as it was.
+    // The error appears beside the field, and the plan stays unchanged.
     browser.wait("document.querySelector('.editor .problem')?.textContent.includes('`everywhere` is not a placement')");
     browser.value(&type_in("block"));
     browser.wait("document.querySelector('.editor .problem') === null");
@@ -426,7 +426,7 @@ fn a_placement_is_tried_and_saved() {
     browser
         .value("document.dispatchEvent(new KeyboardEvent('keydown', { key: 'z', ctrlKey: true }))");
     browser.wait(&format!("{shown} === 'interleave'"));
-    // Chosen from what makes sense.
+    // A choice from the list of placements.
     let choose = "{ const select = document.querySelector('select.choices[aria-label*=make_grid]'); \
                   select.value = 'first-touch'; select.dispatchEvent(new Event('change')) }";
     browser.value(choose);
@@ -438,7 +438,7 @@ fn a_placement_is_tried_and_saved() {
     let plan = case.read("solver.nearpage/plan.edited.toml");
     assert!(plan.contains("placement = \"interleave\""), "{plan}");
     assert!(plan.contains("set by hand to interleave"), "{plan}");
-    // A plan of another program is shown, and said not to fit.
+    // A plan of another program is shown with a warning that it does not fit.
     let other = plan
         .replace("executable = \"solver\"", "executable = \"other\"")
         .replace("make_grid", "made_up");
@@ -496,7 +496,7 @@ fn what_is_missing_is_said() {
         "solver.nearpage/recording.json",
         metadata.replace("\"complete\"", "\"incomplete\""),
     );
-    // Some bytes of an access column, in the middle of the table.
+    // Damages an access column in the middle of the table.
     let table = case.path("solver.nearpage/accesses.parquet");
     let mut bytes = fs::read(&table).expect("a table");
     let middle = bytes.len() / 2;
@@ -509,7 +509,7 @@ fn what_is_missing_is_said() {
 
 #[test]
 fn a_recording_that_was_cut_short_is_shown_or_refused_in_words() {
-    // Without its rows' table there is nothing to show, and one line says which file it is.
+    // Without a readable table of accesses there is nothing to show: one line names the file.
     let case = recorded("cut-short");
     let table = case.path(SOLVER).join("accesses.parquet");
     let bytes = fs::read(&table).expect("a table");
@@ -517,7 +517,7 @@ fn a_recording_that_was_cut_short_is_shown_or_refused_in_words() {
     let refused = case.nearpage(["view", "--no-open", SOLVER]).exits(1);
     assert!(refused.stderr.contains("accesses.parquet"), "{refused}");
     assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
-    // What pictures were kept in is made again where it is damaged, and never trusted.
+    // Damaged files of the page's cache are built again.
     fs::write(&table, &bytes).expect("written");
     fs::create_dir_all(case.path(SOLVER).join("view")).expect("writable");
     for name in ["index.bin", "points.bin", "sums.bin"] {
@@ -563,7 +563,7 @@ fn bad_input_is_refused_in_one_line() {
         (&[SOLVER, "--plan", "absent.toml"], "absent.toml"),
         (&[SOLVER, "--machine", "no-such-machine"], "no-such-machine"),
     ] {
-        // The name of a machine is wrong by itself, whatever there is.
+        // An unknown machine is a usage error, whatever the recording.
         let status = if expected == "no-such-machine" { 2 } else { 1 };
         let words = [&["view", "--no-open"], words].concat();
         let refused = case.nearpage(words).exits(status);
@@ -601,7 +601,7 @@ fn a_wrong_token_and_places_that_are_not_there_are_said() {
     );
 }
 
-/// A daemon is watched through its log: what it decided and why, and each interval as it comes.
+/// The page follows a daemon through its log: decisions with reasons, and each new interval.
 #[test]
 fn a_daemon_is_followed() {
     let case = Case::new("followed");
@@ -620,11 +620,11 @@ fn a_daemon_is_followed() {
     page.says("table[aria-label=decisions]", "read-shared");
     page.browser
         .wait("document.querySelectorAll('figure.plot').length === 4");
-    // The machine's nodes by what moved there in the last interval, then the daemon's next one.
+    // The movements of the last interval by node; then the daemon adds an interval.
     page.case.write("live.jsonl", log);
     page.says("main", "6 intervals");
     page.says("table[aria-label=processes]", "11 %");
-    // Whoever does not follow sees no more.
+    // Without "follow", the page does not update.
     page.browser
         .value("document.querySelector('#follow').click()");
     page.go("live&follow=0");
@@ -649,8 +649,8 @@ fn pictures_of_a_view_that_was_left_are_let_go() {
     page.browser.let_go("left");
 }
 
-/// Every view, in light and dark, as people see it. The pictures are in `NEARPAGE_SCREENSHOTS`, to
-/// be looked at, or in the case's folder.
+/// Draws every view in light and dark. Screenshots for inspection go to `NEARPAGE_SCREENSHOTS`, or to the case's
+/// folder.
 #[test]
 fn every_view_is_drawn() {
     let case = recorded("views");

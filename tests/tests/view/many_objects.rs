@@ -1,4 +1,4 @@
-//! Objects in groups, behind filters, and more of them than a page can hold.
+//! Groups of objects, filters, and more objects than a page can hold.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ fn objects_are_grouped_and_filtered() {
         )
     };
     page.browser.value(&group("in"));
-    // Half of the accesses are by `smooth`, to the grid alone.
+    // `smooth` makes half of the accesses, all to the grid.
     page.browser.wait("document.querySelectorAll(\"table[aria-label='objects by function that accesses'] tbody tr\").length === 2");
     let rows = page.browser.value("[...document.querySelectorAll('tbody tr')].map(row => row.innerText.replace(/\\s+/g, ' ').trim())");
     let rows = rows.as_array().expect("rows");
@@ -31,7 +31,7 @@ fn objects_are_grouped_and_filtered() {
         smooth.is_some_and(|row| row.starts_with("smooth 1 50 %")),
         "{rows:?}"
     );
-    // A press on a group shows its objects, behind a filter that is taken away again.
+    // A press on a group filters by it; the filter can be removed.
     page.browser.value("[...document.querySelectorAll('tbody button')].find(button => button.textContent === 'exchange').click()");
     page.says("main p[role=status]", "4 of 5 objects");
     assert_eq!(
@@ -46,7 +46,7 @@ fn objects_are_grouped_and_filtered() {
     assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
 
-/// With a million objects in `NEARPAGE_OBJECTS` it tells how long each step takes.
+/// `NEARPAGE_OBJECTS=1000000` tests a million objects and prints the duration of each step.
 #[test]
 fn rows_beyond_the_window_are_not_in_the_page() {
     let count = std::env::var("NEARPAGE_OBJECTS").ok();
@@ -63,7 +63,7 @@ fn rows_beyond_the_window_are_not_in_the_page() {
     page.browser
         .wait("document.querySelectorAll('table[aria-label=objects] tbody tr').length > 0");
     told("the costliest are shown");
-    // Those beyond the costliest come by themselves.
+    // Objects beyond the costliest are loaded automatically.
     page.browser.wait(&format!("document.querySelector('button.more')?.textContent === `show all ${{({count}).toLocaleString('en')}} rows`"));
     page.browser.wait(&all);
     told("all are there");
@@ -73,7 +73,7 @@ fn rows_beyond_the_window_are_not_in_the_page() {
         .wait("document.querySelector('.window') !== null");
     let rows = "document.querySelectorAll('table[aria-label=objects] tbody tr').length";
     assert_eq!(page.browser.value(&format!("{rows} < 150")), true);
-    // To the end: the last one in the order of cost is the first in memory.
+    // The cheapest object, at the end, has the lowest address.
     page.browser.value("{ const frame = document.querySelector('.window'); frame.scrollTop = frame.scrollHeight; }");
     page.browser.wait("[...document.querySelectorAll('table[aria-label=objects] tbody td')].some(cell => cell.textContent === 'object_0')");
     assert_eq!(page.browser.value(&format!("{rows} < 150")), true);
@@ -84,7 +84,7 @@ fn rows_beyond_the_window_are_not_in_the_page() {
     page.browser.value("[...document.querySelectorAll('th button')].find(button => button.textContent.startsWith('object')).click()");
     page.browser.wait("document.querySelector('th[aria-sort=ascending]') !== null && document.querySelector('tbody td').textContent === 'object_0'");
     told("sorted by name");
-    // One that costs next to nothing is found, and has a view of its own.
+    // A cheap object can be found, and has a view of its own.
     page.browser.value("{ const box = document.querySelector('#search'); box.value = 'object_17'; box.dispatchEvent(new Event('input')) }");
     page.browser.wait("[...document.querySelectorAll('table[aria-label=objects] tbody a')].some(link => link.textContent === 'object_17')");
     told("found");

@@ -1,4 +1,4 @@
-//! One recording has one plan and one prediction, whichever command is asked.
+//! All commands give the same plan and the same prediction for a recording.
 
 use std::fs;
 use std::io::Read;
@@ -16,7 +16,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What `plan` decides of a recording, written beside the case: its file and its JSON.
+/// Runs `plan` on a recording; returns the plan file's text and the JSON.
 fn plan(case: &Case, recording: &str, words: &[&str]) -> (String, Value) {
     let file = format!("{recording}.plan.toml");
     let plan = ["plan", recording, "-o", &file, "--json"];
@@ -24,7 +24,7 @@ fn plan(case: &Case, recording: &str, words: &[&str]) -> (String, Value) {
     (case.read(&file), json(&finished.stdout)["plans"][0].clone())
 }
 
-/// What the page's server answers about a recording's plan.
+/// The page server's answer about a recording's plan.
 fn viewed(case: &Case, recording: &str, words: &[&str]) -> Value {
     let viewed = Viewed::new(case, &[&[recording], words].concat());
     let host = format!("Host: {}\r\n", viewed.host());
@@ -34,7 +34,7 @@ fn viewed(case: &Case, recording: &str, words: &[&str]) -> Value {
     json(&body)
 }
 
-/// What `report --html` has of a recording's plan.
+/// The plan in the file that `report --html` writes.
 fn reported(case: &Case, recording: &str) -> Value {
     let file = format!("{recording}.html");
     case.nearpage(["report", recording, "--html", &file])
@@ -50,7 +50,7 @@ fn reported(case: &Case, recording: &str) -> Value {
     json(&text)
 }
 
-/// Bytes of Base64.
+/// Decodes Base64.
 fn packed_bytes(text: &str) -> Vec<u8> {
     let value = |letter: u8| match letter {
         b'A'..=b'Z' => u32::from(letter - b'A'),
@@ -70,7 +70,7 @@ fn packed_bytes(text: &str) -> Vec<u8> {
     four.collect()
 }
 
-/// Plans and predictions are equal but for where they are from, and what only the page is told.
+/// Compares plans and predictions, except for the origin of the plan and keys that only the page has.
 #[track_caller]
 fn assert_same(recording: &str, (file, planned): &(String, Value), other: &Value) {
     assert_eq!(other["toml"], file.as_str(), "{recording}");
@@ -81,7 +81,7 @@ fn assert_same(recording: &str, (file, planned): &(String, Value), other: &Value
     }
 }
 
-/// The plan and the prediction of one recording, asked for in every way that takes one.
+/// Checks that all commands give the same plan and prediction for a recording.
 fn is_same_everywhere(case: &Case, recording: &str) -> (String, Value) {
     let planned = plan(case, recording, &[]);
     assert_same(recording, &planned, &viewed(case, recording, &[]));
@@ -89,7 +89,7 @@ fn is_same_everywhere(case: &Case, recording: &str) -> (String, Value) {
     planned
 }
 
-/// The same, for a machine that it was not recorded on.
+/// Checks that `plan` and the page agree for another machine than the recording's.
 fn is_same_elsewhere(case: &Case, recording: &str, machine: &str) {
     let words = ["--machine", machine];
     let planned = plan(case, recording, &words);
@@ -128,7 +128,7 @@ fn made_up_samples_have_one_plan() {
         assert_eq!(planned["threads"]["layout"], "as-recorded", "{planned:#}");
         is_same_elsewhere(&case, folder, "amd48");
     }
-    // Only hardware says how long an access took: without nodes of pages, nothing says which were remote.
+    // Only hardware samples have latencies; other samples, with unknown nodes of pages, can't tell which were remote.
     let compared = case.nearpage([
         "evaluate",
         "pmu",
@@ -182,7 +182,7 @@ fn samples_taken_here_and_imported_ones_have_one_plan() {
         is_same_everywhere(&case, folder);
         is_same_elsewhere(&case, folder, "altix-4");
     }
-    // `optimize` decides of what it recorded as `plan` does afterwards.
+    // `optimize` makes the same plan as a later `plan` of its recording.
     let mut optimize = case.command(nearpage_path());
     optimize
         .args([
@@ -248,7 +248,7 @@ fn traces_have_one_plan_which_simulations_find_as_quick_as_promised() {
             "{folder}: plan:auto is the plan of `plan`"
         );
     }
-    // All threads of a trace on one of two nodes: it is said once, with what to do.
+    // All threads were traced on one of two nodes: a single note says so and suggests another layout.
     let text = case
         .nearpage(["plan", "packed", "-o", "p.toml"])
         .success()
@@ -290,13 +290,13 @@ fn the_plan_beside_a_recording_is_shown_and_another_may_be_decided() {
     );
     assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
     assert_eq!(json(&body)["toml"], decided.as_str());
-    // One that can't be read is said to be; what would be decided is shown.
+    // If the edited plan can't be read, the page says so and shows the decided plan.
     case.write("r/plan.edited.toml", "version = 'no'");
     let unreadable = viewed(&case, "r", &[]);
     assert_eq!(unreadable["toml"], decided.as_str());
     let misfit = unreadable["misfits"][0].as_str().expect("a reason");
     assert!(misfit.contains("plan.edited.toml"), "{misfit}");
-    // One that was edited comes before it.
+    // An edited plan takes precedence over the decided one.
     fs::copy(case.path("r.plan.toml"), case.path("r/plan.edited.toml")).expect("copied");
     assert_eq!(viewed(&case, "r", &[])["file"], "r/plan.edited.toml");
 }
@@ -315,7 +315,7 @@ fn plans_that_do_worse_than_first_touch_are_warned_about() {
         "full",
     ];
     record(&case, &full, "4", "triad", &["1", "2"]);
-    // Everything where nobody runs.
+    // A plan with all pages on a node without threads.
     let (file, _) = plan(&case, "full", &["--policy", "object"]);
     let worse = file
         .replace("\"block\"", "\"node:7\"")
@@ -332,7 +332,7 @@ fn plans_that_do_worse_than_first_touch_are_warned_about() {
         warning.ends_with("`nearpage plan --policy auto`"),
         "{warning}"
     );
-    // The same by `plan`, which puts it into the file for `run`, and by `simulate`.
+    // `plan` stores the prediction in the file for `run`, and `simulate` gives the same warning.
     case.write("given.toml", shown["toml"].as_str().expect("a plan"));
     assert!(case.read("given.toml").contains("\n[predicted]\n"));
     let simulated = case.nearpage([

@@ -1,4 +1,4 @@
-//! The page under fingers, on narrow windows and on paper; lines that lie on each other.
+//! The page on touch screens, in narrow windows and in print; coinciding lines.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::viewed::{Page, SOLVER, downloaded, recorded};
 
-/// Fingers at these places, for each step.
+/// Sends touch events with fingers at these places, step by step.
 fn fingers(page: &mut Page, steps: &[&[(f64, f64)]]) {
     let mut kind = "touchStart";
     for places in steps {
@@ -36,7 +36,7 @@ fn place(page: &mut Page, selector: &str) -> [f64; 4] {
     [0, 1, 2, 3].map(|at| found[at].as_f64().expect("a number"))
 }
 
-/// Bytes of an object that are in sight, by the address; none: all.
+/// Bytes of an object that the picture shows, by the address; none: all.
 fn in_sight(page: &mut Page) -> Option<f64> {
     let range = page.browser.value(
         "['from', 'to'].map((name) => Number(new URLSearchParams(location.hash.slice(1)).get(name)))",
@@ -53,12 +53,12 @@ fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
         json!({ "enabled": true, "maxTouchPoints": 2 }),
     );
     page.browser.drawn();
-    // A tap says what is there, and stays.
+    // A tap shows a point's read-out and does nothing else.
     let [x, y, width, height] = place(&mut page, "main figure.plot canvas");
     let at = (x + width / 2.0, y + height / 2.0);
     fingers(&mut page, &[&[at]]);
     page.says("main .readout", "openmp");
-    // One finger frames what is zoomed to.
+    // A drag with one finger zooms to the framed area.
     let y = y + 20.0;
     fingers(
         &mut page,
@@ -71,7 +71,7 @@ fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
     page.browser.wait("location.hash.includes('from=')");
     page.browser.drawn();
     let framed = in_sight(&mut page).expect("a part");
-    // Two fingers that come together show more.
+    // Pinching with two fingers zooms out.
     let [x, y, ..] = place(&mut page, "main figure.plot canvas");
     let y = y + 30.0;
     fingers(
@@ -85,7 +85,7 @@ fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
     page.browser.drawn();
     let more = in_sight(&mut page).unwrap_or(f64::INFINITY);
     assert!(more > 1.5 * framed, "{framed} bytes, then {more}");
-    // Along the strip a time is selected.
+    // A drag over the strip selects a time.
     let [x, y, width, height] = place(&mut page, "figure.whole-time canvas");
     let y = y + height / 3.0;
     fingers(
@@ -99,7 +99,7 @@ fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
     page.browser.wait("location.hash.includes('since=')");
     page.browser.drawn();
 
-    // At 800 pixels nothing is to be scrolled sideways, in any view.
+    // At a width of 800 pixels, no view scrolls sideways.
     page.browser.size(800, 900);
     let mut wide = Vec::new();
     for view in [
@@ -127,7 +127,7 @@ fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
     }
     assert!(wide.is_empty(), "scrolls sideways: {wide:?}");
 
-    // Paper has the tables and pictures, dark on light, and nothing to press.
+    // Print has tables and pictures, dark on white, without controls.
     page.go("objects&theme=dark");
     page.browser
         .call("Emulation.setEmulatedMedia", json!({ "media": "print" }));
@@ -149,7 +149,7 @@ fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
         json!({ "printBackground": true, "transferMode": "ReturnAsBase64" }),
     );
     assert!(printed["data"].as_str().expect("base64").len() > 10_000);
-    // The browser announced another print before this one was over.
+    // The theme comes back even if the browser had announced another print before the first was over.
     page.browser
         .value("window.dispatchEvent(new Event('afterprint')), 0");
     page.browser
@@ -157,7 +157,7 @@ fn fingers_select_zoom_and_ask_and_paper_has_what_counts() {
     assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
 
-/// Pixels of a picture that have the colours of its legend, in the legend's order.
+/// Number of pixels in each colour of a picture's legend, in the legend's order.
 fn pixels_by_colour(page: &mut Page, title: &str) -> Vec<u64> {
     let found = page.browser.value(&format!(
         "(() => {{ const plot = [...document.querySelectorAll('figure')].find(plot => plot.querySelector('h3').textContent === '{title}'); \
@@ -178,7 +178,7 @@ fn lines_that_lie_on_each_other_are_all_seen() {
     let case = recorded("coinciding");
     let mut simulation: Value =
         serde_json::from_str(include_str!("simulation.json")).expect("JSON");
-    // Three policies with the same local shares, two of which moved pages.
+    // Three policies with equal local shares; two of them moved pages.
     let results = simulation["results"].as_array_mut().expect("results");
     results.truncate(1);
     for name in ["second", "third"] {
@@ -200,13 +200,13 @@ fn lines_that_lie_on_each_other_are_all_seen() {
         seen.iter().all(|&pixels| pixels * 10 > all),
         "each has a tenth of what is drawn: {seen:?}"
     );
-    // One legend in each picture, and notes as a list.
+    // Each picture has one legend.
     assert_eq!(
         page.browser.value("[...document.querySelectorAll('figure')].every(plot => plot.querySelectorAll('.legend').length === 1)"),
         true
     );
 
-    // A press on a name hides its line and leaves the others; another shows it again.
+    // A press on a name hides its line and no other; a second press shows it again.
     let chart = "[...document.querySelectorAll('figure')].find(plot => plot.querySelector('h3').textContent === 'Over time')";
     let press = format!("{chart}.querySelectorAll('.legend button')[1].click()");
     page.browser.value(&press);
@@ -221,7 +221,7 @@ fn lines_that_lie_on_each_other_are_all_seen() {
     page.browser.value(&press);
     assert_eq!(pixels_by_colour(&mut page, "Over time"), seen);
 
-    // An arrow key goes from the middle to the next part, and says what the CSV has there.
+    // An arrow key moves the cursor from the middle to the next part; the read-out has the CSV's values.
     page.browser.value("{ const figure = document.querySelector('#figure'); figure.value = 'migrated'; figure.dispatchEvent(new Event('change')) }");
     page.browser.drawn();
     let readout = format!("{chart}.querySelector('.readout').textContent");

@@ -1,4 +1,4 @@
-//! `nearpage view` and a browser that looks at it.
+//! `nearpage view` and a browser that shows the page.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::made_up;
 
-/// Name of the made-up recording's folder.
+/// Folder of the made-up recording.
 pub const SOLVER: &str = "solver.nearpage";
 
-/// A case with the made-up recording, on the Opteron of four nodes.
+/// A case with the made-up recording on the preset `opteron-4`.
 pub fn recorded(name: &str) -> Case {
     let case = Case::new(name);
     let machine = preset("opteron-4").expect("a preset");
@@ -25,7 +25,7 @@ pub fn recorded(name: &str) -> Case {
     case
 }
 
-/// The page, open in a browser.
+/// The page of a case, open in a browser.
 pub struct Page {
     pub browser: Browser,
     pub viewed: Viewed,
@@ -33,8 +33,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// What `nearpage view` with these words shows of a case, at a place in the page such as
-    /// `view=plan`.
+    /// Opens the page of `nearpage view WORDS` at a place such as `view=plan`.
     pub fn new(case: Case, words: &[&str], place: &str) -> Self {
         let viewed = Viewed::new(&case, words);
         let mut browser = Browser::start(case.folder());
@@ -47,7 +46,7 @@ impl Page {
         }
     }
 
-    /// Goes to another place in the page.
+    /// Opens another place of the page.
     #[track_caller]
     pub fn go(&mut self, place: &str) {
         let view = place.split('&').next().unwrap_or_default();
@@ -61,12 +60,12 @@ impl Page {
         self.browser.drawn();
     }
 
-    /// Ends browser and server; the case's files stay.
+    /// Ends browser and server, and returns the case.
     pub fn closed(self) -> Case {
         self.case
     }
 
-    /// What the server answers, as JSON.
+    /// The server's answer, as JSON.
     #[track_caller]
     pub fn asked(&self, question: &str) -> Value {
         let host = format!("Host: {}\r\n", self.viewed.host());
@@ -76,8 +75,8 @@ impl Page {
         serde_json::from_str(&body).expect("JSON")
     }
 
-    /// Presses a place of a picture: shares of its inside, which begins `left` pixels from its left edge. Returns what the
-    /// picture said of the place.
+    /// Presses a point of a picture, given in shares of its inner area, which begins `left` pixels from its left edge.
+    /// Returns the read-out.
     #[track_caller]
     pub fn press(&mut self, title: &str, left: f64, (x, y): (f64, f64)) -> String {
         let figure = format!(
@@ -89,7 +88,7 @@ impl Page {
              const box = plot.querySelector('canvas').getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; }})()"
         ));
         let at = |number: usize| canvas[number].as_f64().expect("a number");
-        // As `web/src/figure.ts` lays it out.
+        // The layout of `web/src/figure.ts`.
         let place = (
             at(0) + left + (at(2) - left - 24.0) * x,
             at(1) + 8.0 + (at(3) - 48.0) * y,
@@ -101,7 +100,7 @@ impl Page {
         said.as_str().expect("text").to_owned()
     }
 
-    /// Does the page, or a part of it, say so? Waits until it does.
+    /// Waits until the page, or a part of it, contains `words`.
     #[track_caller]
     pub fn says(&mut self, part: &str, words: &str) {
         let (part, words) = (serde_json::json!(part), serde_json::json!(words));
@@ -111,7 +110,7 @@ impl Page {
     }
 }
 
-/// `nearpage view`, ended with the test.
+/// A running `nearpage view`, ended when dropped.
 pub struct Viewed {
     process: Child,
     pub address: String,
@@ -151,12 +150,12 @@ impl Viewed {
             .expect("a token")
     }
 
-    /// Status line and body of a request with these headers.
+    /// Head (status line and headers) and body of the answer to a request with these headers.
     pub fn ask(&self, request: &str, headers: &str) -> (String, String) {
         self.ask_with(request, headers, "")
     }
 
-    /// The same, with a body.
+    /// Like [`Viewed::ask`], with a body.
     pub fn ask_with(&self, request: &str, headers: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(self.host()).expect("it listens");
         write!(
