@@ -1,11 +1,11 @@
-//! What the fuzz targets share: a folder for parsers that read files, and containers whose lengths
-//! and checksums are right, so that mutations reach what is inside them.
+//! Common parts of the fuzz targets: a folder for parsers that read files, and containers with right lengths and
+//! checksums, so that mutations reach their contents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder of this process under `TMPDIR`, which should be in memory. libFuzzer ends a process
-/// without destructors, so whoever sets `TMPDIR` removes it.
+/// This process's folder under `TMPDIR`, which should be in memory. libFuzzer ends processes without
+/// running destructors, so the caller that sets `TMPDIR` removes it.
 pub struct Scratch(PathBuf);
 
 impl Default for Scratch {
@@ -17,12 +17,12 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// The folder.
+    /// Path of the folder.
     pub fn folder(&self) -> &Path {
         &self.0
     }
 
-    /// Puts `contents` in a file of this name.
+    /// Writes a file and returns its path.
     pub fn write(&self, name: &str, contents: &[u8]) -> PathBuf {
         let path = self.0.join(name);
         fs::create_dir_all(path.parent().expect("it has a folder")).expect("folder");
@@ -31,7 +31,7 @@ impl Scratch {
     }
 }
 
-/// A piece of an input: a tag byte, a length (`u16`), and that many bytes or what is left of them.
+/// Pieces of an input: a tag byte, a length (`u16`), and that many bytes, or as many as are left.
 pub fn pieces(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (head, rest) = input.split_first_chunk::<3>()?;
@@ -42,11 +42,10 @@ pub fn pieces(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Tag of a piece that goes into a container as it is, damage and all.
+/// Tag bit of a piece that goes into a container unframed, even if the container is then damaged.
 const RAW: u8 = 0x80;
 
-/// A recorder's log (`nearpage_recording::log`) with a frame for each piece; the tag is the frame's
-/// kind.
+/// A recorder's log (`nearpage_recording::log`) with a frame for each piece; a tag is the frame's kind.
 pub fn recorder_log<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
     let mut log = b"NPRECLOG\x01\0\0\0\0\0\0\0".to_vec();
     for (tag, payload) in pieces {
@@ -63,11 +62,11 @@ pub fn recorder_log<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8>
     log
 }
 
-/// Size of a block of [`allocation_segment`]'s, small so that inputs have several.
+/// Block size of [`allocation_segment`], small so that inputs fill several blocks.
 const BLOCK_BYTES: usize = 512;
 
-/// A segment of an allocation log (`nearpage_wire::allocation_log`) with a block for each piece; the
-/// tag is the thread, and in its lowest bit whether the block is closed.
+/// A segment of an allocation log (`nearpage_wire::allocation_log`) with a block for each piece. A tag is the
+/// block's thread; its lowest bit says whether the block is closed.
 pub fn allocation_segment<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
     let mut segment = b"NPALLOC\x01".to_vec();
     segment.resize(32, 0);
@@ -93,8 +92,8 @@ pub fn allocation_segment<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> V
     segment
 }
 
-/// A trace (`nearpage_wire::trace`) with a frame for each piece: records, or events for odd tags; the
-/// rest of the tag is the thread. Totals come last, so that it is not cut short.
+/// A trace (`nearpage_wire::trace`) with a frame for each piece: of events for odd tags, of records for even tags. The
+/// other bits of a tag are the thread. Totals at the end make the trace complete.
 pub fn trace_file<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
     use nearpage_wire::trace::{
         COUNTERS, EVENT_BYTES_MAX, Event, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind,

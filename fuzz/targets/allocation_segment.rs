@@ -1,5 +1,5 @@
 #![no_main]
-//! A segment of an allocation log: as it is, or with blocks whose checksums are right.
+//! A segment of an allocation log: the input itself, or blocks with right checksums made of its pieces.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::{Scratch, allocation_segment, pieces};

@@ -1,11 +1,11 @@
 #![no_main]
-//! A compact plan, as the preload library reads it (its own source: it is a cdylib).
+//! A compact plan, read by the preload library's own source, because the library is a cdylib.
 
 #![allow(dead_code, unused_imports, missing_docs)]
 
 use libfuzzer_sys::fuzz_target;
 
-/// Where the plan's own source looks for it.
+/// Provides the paths that the included source uses.
 mod place {
     pub use nearpage_wire::pieces;
 }
@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         .chunks_exact(8)
         .map(|bytes| u64::from_ne_bytes(bytes.try_into().expect("eight")))
         .collect();
-    // SAFETY: any bytes of the words are bytes.
+    // SAFETY: the slice covers exactly the words, and any bytes are valid.
     let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 8) };
     let Ok(plan) = Plan::parse(bytes) else { return };
     let executable = Identity {
@@ -54,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Cuts an object into its pieces, which follow each other without gaps.
+/// Divides an object into pieces, which must follow each other without gaps.
 fn walk(pattern: Pattern<'_>) {
     for (address, size_bytes, unit_bytes) in [
         (0x1234_5678, 1 << 24, 4096),

@@ -1,5 +1,5 @@
 #![no_main]
-//! What a bundle of `doctor` says of sampling: whatever it is, choosing and decoding end, and nothing panics.
+//! A bundle of `doctor` about sampling: choosing a source and decoding must end without a panic.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_sampler::{PerfBundle, replay};

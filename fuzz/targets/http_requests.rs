@@ -1,6 +1,6 @@
 #![no_main]
-//! What a client sends to the servers of the page and of the metrics. In pieces, each sent as it is; one with a tag of
-//! 128 and up is a request that is let in, of which it is the path.
+//! Bytes that a client sends to the servers of the page and of the metrics. Pieces are sent as they are; a piece with a
+//! tag from 128 on is the path of a request with the right token.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use nearpage_view::Question;
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const INSIDE: &[u8] = b"inside";
 
-/// Says that somebody is let in.
+/// A site that answers [`INSIDE`] only to admitted clients.
 struct Guarded(Gate);
 
 impl Site for Guarded {

@@ -1,4 +1,4 @@
-//! Other tools' files, up to accesses and events: `perf.data`, the text of `perf script`, samples in CSV.
+//! Files of other tools, read up to accesses and events: `perf.data`, the text of `perf script`, samples in CSV.
 
 #![no_main]
 

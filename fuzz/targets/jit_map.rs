@@ -1,4 +1,4 @@
-//! What runtimes write of the code that they generate: `/tmp/perf-PID.map`.
+//! `/tmp/perf-PID.map`, in which runtimes list generated code.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
 #![no_main]
-//! What the kernel says in words: processes, mappings, mounts, the fields of a PMU's events.
+//! Texts from the kernel: processes, mappings, mounts, and fields of a PMU's events.
 
 use libfuzzer_sys::fuzz_target;
 

@@ -1,6 +1,6 @@
 #![no_main]
-//! A log of `nearpage live`, read by the page's server: what there is, then the rest, while it is followed. In
-//! pieces, each a line of its own; a tag of 128 and up leaves the line unfinished.
+//! A log of `nearpage live`, which the page's server reads while it grows: the first half, then the rest. Each piece is
+//! a line; tags from 128 on leave the line unfinished.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -1,5 +1,5 @@
 #![no_main]
-//! What `nearpage live` reads of a process: `status`, `smaps`, `numa_maps`, by the tag of a piece.
+//! Files about a process that `nearpage live` reads: `status`, `smaps`, `numa_maps`, chosen by the tag of a piece.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::{Scratch, pieces};

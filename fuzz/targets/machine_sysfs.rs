@@ -1,5 +1,5 @@
 #![no_main]
-//! The running machine, as sysfs has it: each piece is a file of a small tree.
+//! The running machine's sysfs: each piece is a file of a small tree.
 
 use std::fs;
 

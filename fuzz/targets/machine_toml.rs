@@ -1,5 +1,5 @@
 #![no_main]
-//! A machine file; one that is read must come back the same from what is written of it.
+//! A machine file; a machine that was read must be the same after it is written and read again.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_machine::Machine;

@@ -1,5 +1,6 @@
 #![no_main]
-//! What Memory Latency Checker, lmbench, `numactl -H`, `acpidump` and `iasl -d` print, and the firmware's table HMAT; a machine that is read must come back the same from what is
+//! Output of Memory Latency Checker, lmbench, `numactl -H`, `acpidump` and `iasl -d`, and the firmware's table HMAT. A
+//! machine that was read must be the same after it is written and read again.
 //! written of it.
 
 use libfuzzer_sys::fuzz_target;

@@ -1,12 +1,12 @@
 #![no_main]
-//! Another machine's `/sys` and `/proc` in an archive: as it is where the first byte says so, else each piece is a file or a
-//! link of a tree. A machine that is read must come back the same from what is written of it.
+//! Another machine's `/sys` and `/proc` in an archive. By the first byte, the input is the archive, or each piece is a
+//! file or a link of the archive. A machine that was read must be the same after it is written and read again.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::pieces;
 use nearpage_machine::Machine;
 
-/// What paths are made of: a tag's five lower bits choose one, its bit 6 makes it a link.
+/// Paths of files, chosen by a tag's five lower bits; bit 6 of a tag makes a link.
 const PATHS: [&str; 32] = [
     "m/sys/devices/system/cpu/online",
     "m/sys/devices/system/cpu/cpu0/online",

@@ -1,5 +1,5 @@
 #![no_main]
-//! Bodies of hardware samples, Intel's and AMD's, up to accesses.
+//! Bodies of Intel's and AMD's hardware samples, decoded up to accesses.
 
 use libfuzzer_sys::fuzz_target;
 

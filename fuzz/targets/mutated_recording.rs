@@ -1,6 +1,6 @@
 #![no_main]
-//! A recording that lies: its decoded tables, logs and traces are changed as the input says, and have checksums that are
-//! right. What reads recordings takes it or refuses it.
+//! A recording with false content: the input changes decoded tables, logs and traces, and checksums are computed anew.
+//! All readers of recordings must accept or refuse it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fuzz_target!(|data: &[u8]| {
     });
 });
 
-/// What the commands do.
+/// Does the work of the commands that read recordings.
 fn look(folder: &Path, exported: &PathBuf, format: ProfileFormat) {
     let Ok(analysis) = Analysis::of(folder, Operations::Both) else {
         return;
@@ -77,7 +77,7 @@ fn look(folder: &Path, exported: &PathBuf, format: ProfileFormat) {
     text(&content, &TextOptions::default(), &mut symbols);
     let machine = nearpage_machine::preset("flash-8").expect("preset");
     let planner = Planner::of(&analysis, &machine, None);
-    // The page has `auto` decide.
+    // `auto` is left to `page` below.
     let _ = planner.decide(&[Policy::Uniform], &Parameters::default());
     simulated(&analysis.recording, &machine);
     let recording = &analysis.recording;
@@ -109,7 +109,7 @@ fn simulated(recording: &Recording, machine: &nearpage_machine::Machine) {
     let _ = simulate(&trace, machine, &jobs, 1);
 }
 
-/// What the page asks.
+/// Asks the page's questions.
 fn page(folder: &Path) {
     let Ok(session) = Session::new(&[folder]) else {
         return;

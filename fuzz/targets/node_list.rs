@@ -1,5 +1,5 @@
 #![no_main]
-//! Lists of nodes and CPUs, numactl's and the kernel's.
+//! Lists of nodes and CPUs in numactl's and the kernel's notation.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_machine::{CpuList, NodeId, NodeList};

@@ -1,5 +1,5 @@
 #![no_main]
-//! Rules of `--place`; one that is read must come back the same from what is printed of it.
+//! Rules of `--place`; a rule that was read must be the same after it is printed and read again.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_machine::NodeId;

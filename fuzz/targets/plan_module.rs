@@ -1,5 +1,5 @@
 #![no_main]
-//! A program or library, as rules of a plan look into it.
+//! A program or library, whose symbols a plan's rules look up.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::Scratch;

@@ -1,5 +1,5 @@
 #![no_main]
-//! A plan file, of a program or a job; one that is read must come back the same from what is written of it.
+//! A plan file of a program or a job; a plan that was read must be the same after it is written and read again.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_plan::PlanFile;

@@ -1,5 +1,5 @@
 #![no_main]
-//! A recorder's log: as it is, or with frames whose checksums are right.
+//! A recorder's log: the input itself, or frames with right checksums made of its pieces.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::{Scratch, pieces, recorder_log};

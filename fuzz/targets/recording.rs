@@ -1,5 +1,5 @@
 #![no_main]
-//! An interrupted recording: threads, objects and modules put together from both of its logs.
+//! An interrupted recording: threads, objects and modules are assembled from its two logs.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::{Scratch, allocation_segment, pieces, recorder_log};
@@ -12,7 +12,7 @@ thread_local!(static SCRATCH: Scratch = {
     scratch
 });
 
-/// Tags from here on belong to the allocation log, less this.
+/// First tag of the allocation log's pieces, from whose tags it is subtracted.
 const ALLOCATIONS: u8 = 0x40;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,5 +1,5 @@
 #![no_main]
-//! A module, as recordings look into it: its symbols, and its DWARF.
+//! A program or library, whose symbols and DWARF a recording reads.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::Scratch;

@@ -1,5 +1,5 @@
 #![no_main]
-//! A table of files' copies, as a preload library finds it.
+//! The table of files' copies that the preload library reads.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_wire::replicas::{ENTRY_BYTES, Entry, read_header};

@@ -1,5 +1,5 @@
 #![no_main]
-//! The bytes of a ring: records, their order, and what follows of threads and mappings.
+//! Bytes of a perf ring: records, their order, and the threads and mappings that follow from them.
 
 use libfuzzer_sys::fuzz_target;
 

@@ -1,5 +1,5 @@
 #![no_main]
-//! A module, as the sampler looks for code in it.
+//! A program or library, in which the sampler looks for code.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::Scratch;

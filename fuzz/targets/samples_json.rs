@@ -1,4 +1,4 @@
-//! What samples cost, as remembered in `~/.cache/nearpage/samples.json`.
+//! Measured costs of samples, kept in `~/.cache/nearpage/samples.json`.
 
 #![no_main]
 

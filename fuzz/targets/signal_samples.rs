@@ -1,12 +1,12 @@
 #![no_main]
-//! A ring of samples taken inside a process, up to records: the first bytes of its header, slots, and
-//! the text of its mappings.
+//! A ring of samples taken inside a process, decoded up to records: the first bytes of its header, slots, and the text
+//! of its mappings.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_wire::samples::{HEADER_BYTES, SLOT_BYTES, offset};
 
 fuzz_target!(|data: &[u8]| {
-    // The header's fields that are checked, so that mutations reach the slots.
+    // Sets the header's checked fields, so that mutations reach the slots.
     let (head, rest) = data.split_at(data.len().min(48));
     let slots = rest.len() / (SLOT_BYTES + 64) * SLOT_BYTES;
     let (slots, text) = rest.split_at(slots);

@@ -1,5 +1,5 @@
 #![no_main]
-//! Packets of Arm's SPE, up to accesses.
+//! Packets of Arm's SPE, decoded up to accesses.
 
 use libfuzzer_sys::fuzz_target;
 

@@ -1,5 +1,5 @@
 #![no_main]
-//! The Parquet tables of a recording: the first byte says which of them the rest takes the place of.
+//! The Parquet tables of a recording: the first byte chooses the table that the remaining bytes replace.
 
 use std::path::Path;
 

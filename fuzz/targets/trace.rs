@@ -1,5 +1,5 @@
 #![no_main]
-//! A full recording whose trace is damaged: pages, steps and accesses of what is there.
+//! A trace with damage: pages, steps and accesses of its readable parts.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::{Scratch, pieces, trace_file};

@@ -1,6 +1,5 @@
 #![no_main]
-//! A trace's headers, records and events. Records that can be read are the same when they are
-//! written and read again.
+//! A trace's headers, records and events. Readable records must be the same after they are written and read again.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_wire::trace::{

@@ -1,5 +1,5 @@
 #![no_main]
-//! The maps file, as the tracer reads it (its own source: nothing may depend on that crate).
+//! The maps file, read by the tracer's own source, because no crate may depend on the tracer.
 
 #![allow(dead_code)]
 

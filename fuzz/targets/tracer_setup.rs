@@ -1,6 +1,6 @@
 #![no_main]
-//! The tracer's setup: what can be read is the same when it is written and read again, and has
-//! sets and ways to divide by.
+//! The tracer's setup: a readable setup must be the same after it is written and read again, and have valid cache sets
+//! and divisors.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_wire::tracer_setup::Setup;

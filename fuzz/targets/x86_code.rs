@@ -1,5 +1,5 @@
 #![no_main]
-//! Any bytes as code: its control flow, and which accesses samples in it stand for.
+//! Arbitrary bytes as x86-64 code: control flow, and the accesses that samples in the code stand for.
 
 use libfuzzer_sys::fuzz_target;
 

@@ -1,9 +1,9 @@
-/* What all generated programs share: their options, their objects, the loop that accesses one
- * element of each cache line, and the tables that they write.
+/* Common part of all generated programs: options, objects, the loop that accesses one element of
+ * each cache line, and output tables.
  *
  * PROGRAM [--size SCALE] [--threads T] [--passes P] [--objects FILE] [--counts FILE]
- *   --objects   where pieces of objects are, and which kernel thread is which of the team
- *   --counts    accesses by unit and thread, in a program that was built with -DCOUNT */
+ *   --objects   addresses of objects' pieces, and kernel threads by number in the team
+ *   --counts    accesses by unit and thread, in a program built with -DCOUNT */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define LINE_BYTES 64
-/* Accesses are counted by so many lines of a piece: a page, where the piece begins with one. */
+/* Lines of a unit, for which accesses are counted: a page, if the piece begins at a page boundary. */
 #define UNIT_LINES 64
 
 enum mode { LOAD, STORE, UPDATE, INITIALISE };
@@ -26,8 +26,8 @@ struct object {
     /* All pieces have the same number of lines. */
     size_t pieces, piece_lines, lines;
     char **piece;
-    /* By unit and thread: initialised, fetched, stored. The last thread is the main thread where it
-     * is none of the team. */
+    /* Lines initialised, fetched and stored, by unit and thread. The last thread is the main thread
+     * if it is not in the team. */
     uint32_t (*counts)[3];
 };
 
@@ -50,16 +50,16 @@ static void *mapped(size_t bytes) {
     return checked(mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
-/* Where share `number` of `team` begins: shares differ by one at the most. */
+/* First line of share `number` of `team` even shares, which differ by at most one line. */
 static size_t share(size_t all, size_t number, size_t team) { return all * number / team; }
 
-/* The same of shares that are all as large, but the last ones. */
+/* Like share(), with equally large shares; the last ones may be smaller or empty. */
 static size_t full_share(size_t all, size_t number, size_t team) {
     size_t begin = (all + team - 1) / team * number;
     return begin < all ? begin : all;
 }
 
-/* The same of shares as large as weights, which repeat. */
+/* Like share(), with shares proportional to weights that repeat. */
 static size_t weighted_share(size_t all, size_t number, size_t team, const size_t *weights,
                              size_t count) {
     size_t before = 0, sum = 0;
@@ -74,7 +74,7 @@ static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* Rows of a grid of tiles: the largest divisor of the team up to its root. */
+/* Rows of a grid of tiles: the largest divisor of the team's size up to its square root. */
 static size_t tile_rows(size_t team) {
     size_t rows = 1;
     for (size_t i = 1; i * i <= team; i++)
@@ -83,7 +83,7 @@ static size_t tile_rows(size_t team) {
     return rows;
 }
 
-/* Who owns a chunk, as if by chance. */
+/* The pseudo-random owner of a chunk. */
 static size_t owner(uint64_t chunk, size_t team) {
     uint64_t x = (chunk + 1) * 0x9e3779b97f4a7c15;
     x = (x ^ x >> 31) * 0x94d049bb133111eb;
@@ -107,7 +107,7 @@ static void count(struct object *o, size_t piece, size_t line, size_t me, enum m
 #define COUNT_ACCESS(o, piece, line, me, mode)
 #endif
 
-/* One access, or one load and one store, to every `stride`-th line of [first, end). */
+/* Accesses every `stride`-th line of [first, end): one load, one store, or one of each. */
 #define SWEEP(NAME)                                                                                \
     static __attribute__((noinline)) void sweep_##NAME(size_t me, size_t first, size_t end,        \
                                                        size_t stride, enum mode mode) {            \
@@ -181,7 +181,7 @@ static void read_options(int argc, char **argv) {
     kernel_threads[team] = getpid();
 }
 
-/* Lines `thread NUMBER TID` and `piece OBJECT NUMBER ADDRESS`. */
+/* Writes lines `thread NUMBER TID` and `piece OBJECT NUMBER ADDRESS`. */
 static void write_objects(struct object *const *objects, size_t count) {
     FILE *file = objects_file ? checked(fopen(objects_file, "w")) : 0;
     for (size_t i = 0; file && i <= team; i++)
@@ -194,7 +194,7 @@ static void write_objects(struct object *const *objects, size_t count) {
         die("cannot write the objects");
 }
 
-/* Lines `OBJECT UNIT THREAD INITIALISED FETCHED STORED`, without those that are all 0. */
+/* Writes lines `OBJECT UNIT THREAD INITIALISED FETCHED STORED`, except where all counts are 0. */
 static void write_counts(struct object *const *objects, size_t count) {
     FILE *file = counts_file ? checked(fopen(counts_file, "w")) : 0;
 #ifdef COUNT
