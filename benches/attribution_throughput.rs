@@ -1,13 +1,13 @@
-//! Accesses attributed per second, and the memory that takes.
+//! Number of accesses attributed per second, and peak memory.
 //!
 //! ```text
 //! cargo bench -p nearpage-attribution --bench attribution_throughput [-- DIR | MILLIONS]
 //! ```
 //!
-//! DIR: a recording, read from disk. MILLIONS: so many million accesses made up in memory (20 by
-//! default) over a million objects, 64 GiB and 64 threads: half of the objects live all the time,
-//! the others take each other's place; three accesses in four go to large arrays in blocks, the
-//! others anywhere. Limits: 10 million accesses a second on two cores, 1 GiB at 100 million.
+//! DIR: a recording on disk. MILLIONS: synthetic accesses in memory, 20 million by default, over a million objects, 64
+//! GiB and 64 threads. Half of the objects live all the time; the others replace each other. Three of four accesses go
+//! to large arrays in blocks, the others anywhere. Limits: 10 million accesses a second on two cores, 1 GiB at 100
+//! million.
 
 use std::{path::Path, time::Instant};
 
@@ -26,7 +26,7 @@ const ARRAY_BYTES: u64 = 2 << 30;
 const SMALL_BYTES: u64 = 64 << 10;
 const ARRAY_BASE: u64 = 0x7000_0000_0000;
 const SMALL_BASE: u64 = 0x5600_0000_0000;
-/// Objects that live at once beside the arrays, in slots.
+/// Objects that live at the same time beside the arrays; objects that are freed leave their slot to others.
 const SLOTS: u64 = OBJECTS / 2;
 
 struct MadeUp {
@@ -172,7 +172,7 @@ fn peak_mib() -> u64 {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // `cargo bench` adds an argument of its own.
+    // Skips the argument that `cargo bench` adds.
     let argument = std::env::args()
         .skip(1)
         .find(|argument| !argument.starts_with("--"));

@@ -1,11 +1,10 @@
-//! What `nearpage live` takes between the sampler and the kernel, by policy: a decision over 30,000
-//! pages, and a sample's way from the sampler's batch through the page table to the policy. Four nodes,
-//! a hundred thousand samples an interval, of a made-up process whose pages never move; CPU time of the
-//! thread.
+//! CPU time of `nearpage live` between sampler and kernel, by policy: for a decision about 30,000 pages, and for a
+//! sample's way from the sampler's batch through the page table to the policy. Four nodes, 100,000 samples per
+//! interval, a synthetic process whose pages never move; CPU time of the thread.
 //!
-//! `cargo bench -p nearpage-live --bench live_decisions [-- INTERVALS [POLICY…]]`; one policy under
-//! `valgrind --tool=callgrind --toggle-collect='*Daemon::step*'` gives instructions, which no other work on
-//! the machine changes.
+//! `cargo bench -p nearpage-live --bench live_decisions [-- INTERVALS [POLICY…]]`. To count instructions, which other
+//! work on the machine does not influence, run one policy under
+//! `valgrind --tool=callgrind --toggle-collect='*Daemon::step*'`.
 
 use nearpage_live::{Daemon, FreeMemory, Kernel, LivePolicy, Observer, Report};
 use nearpage_machine::{CpuId, preset};
@@ -18,16 +17,16 @@ mod live_kernel;
 use live_kernel::{Clock, PAGE, SECOND, SEED, cpu_ns, median, next_random, settings};
 
 const PAGES: u64 = 30_000;
-/// Those of a second, at the rate that the daemon's cost is stated for.
+/// Samples per interval of one second, at the rate for which the daemon's cost is stated.
 const SAMPLES: u64 = 100_000;
 const THREADS: u32 = 16;
-/// Before all pages' nodes have been asked about.
+/// Intervals after which the daemon has asked for the nodes of all pages.
 const FIRST_INTERVALS: u64 = 8;
-/// The most that a decision may take.
+/// Longest permitted decision.
 const LIMIT_MS: f64 = 10.0;
 
-/// Samples of an interval: half of the pages are one thread's each, the others all threads'; one in
-/// eight is a store.
+/// Samples of an interval: half of the pages belong to one thread each, the others to all threads. One in eight samples
+/// is a store.
 fn batch(begin_ns: u64, random: &mut u64) -> Vec<Access> {
     let mut batch = Vec::new();
     for sample in 0..SAMPLES {

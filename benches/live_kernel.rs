@@ -1,5 +1,5 @@
-//! What the daemon's benchmarks share: a kernel where nothing moves and time is the thread's own, the
-//! daemon's settings, numbers at random.
+//! Common part of the daemon's benchmarks: a stand-in for the kernel in which nothing moves and time is the thread's
+//! CPU time, settings of the daemon, and random numbers.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use nearpage_machine::NodeId;
 pub const PAGE: u64 = 4096;
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Time is the thread's own, and a second more each interval.
+/// A clock that shows the thread's CPU time, plus a second for each interval.
 pub struct Clock {
     pub intervals: u64,
 }
@@ -37,7 +37,7 @@ impl Kernel for Clock {
     }
 }
 
-/// A daemon that decides by the policy of that name.
+/// Settings of a daemon with the named policy.
 pub fn settings(policy: &str, pages: usize) -> Settings {
     Settings {
         policy: LivePolicy::from_name(policy).expect("a policy of that name"),
@@ -57,10 +57,10 @@ pub fn settings(policy: &str, pages: usize) -> Settings {
     }
 }
 
-/// Where random numbers begin.
+/// Initial state of the random numbers.
 pub const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The next of Marsaglia's xorshift.
+/// The next number of Marsaglia's xorshift.
 pub fn next_random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -68,18 +68,18 @@ pub fn next_random(state: &mut u64) -> u64 {
     *state
 }
 
-/// CPU time of the thread.
+/// CPU time of this thread.
 pub fn cpu_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes one timespec.
+    // SAFETY: the call writes one timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * SECOND + time.tv_nsec as u64
 }
 
-/// The upper one of two.
+/// The median; of an even number of values, the upper of the two middle ones.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

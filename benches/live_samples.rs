@@ -1,12 +1,11 @@
-//! A sample's way through `nearpage live`, from the bytes in a ring to the policy, in its parts: to
-//! accesses (the sampler), to the interval's buffer (the observer), and through the page table to a
-//! policy that only watches. A hundred thousand samples a second of four threads on as many CPUs, in
-//! rounds of a fifth of a second; rings and pages are far larger than a core's caches. CPU time of
-//! the thread.
+//! CPU time of a sample's way through `nearpage live`, from the bytes in a ring to the policy, in three parts: decoding
+//! to accesses (the sampler), copying to the interval's buffer (the observer), and from there through the page table to
+//! a policy that only watches. 100,000 samples a second from four threads on four CPUs, in rounds of a fifth of a
+//! second; rings and pages far exceed a core's caches. CPU time of the thread.
 //!
-//! `cargo bench -p nearpage-live --bench live_samples [-- INTERVALS]`. Instructions, which no other work
-//! on the machine changes: `valgrind --tool=callgrind --toggle-collect='*Following::round*'` (samples
-//! to the buffer) or `'*Daemon::step*'` (the rest).
+//! `cargo bench -p nearpage-live --bench live_samples [-- INTERVALS]`. To count instructions, which other work on the
+//! machine does not influence: `valgrind --tool=callgrind --toggle-collect='*Following::round*'` (up to the buffer) or
+//! `'*Daemon::step*'` (from the buffer on).
 
 use std::io;
 
@@ -25,23 +24,23 @@ const SAMPLES: usize = 100_000;
 const ROUNDS: usize = 5;
 const THREADS: u32 = 4;
 const PAGES: usize = 30_000;
-/// A program goes through so much memory while the daemon waits: more than caches hold.
+/// Memory that a program uses while the daemon waits: more than caches hold.
 const EVICTED_BYTES: usize = 96 << 20;
-/// The most that all of it may take: 1 % of a core.
+/// Longest permitted time of all parts, per sample: 1 % of a core.
 const LIMIT_NS: f64 = 100.0;
-/// Loads one after another, whose addresses are in a register.
+/// A load whose address is in a register.
 #[cfg(target_arch = "x86_64")]
 const LOAD: [u8; 4] = [0x48, 0x8b, 0x47, 0x08]; // mov rax, [rdi + 8]
 #[cfg(not(target_arch = "x86_64"))]
 const LOAD: [u8; 4] = [0x20, 0x00, 0x40, 0xf9]; // ldr x0, [x1]
-/// Code is sampled in so many places.
+/// Number of sampled places in the code.
 const PLACES: u64 = 64;
 
-/// Code of ours, a page of it: read, never run.
+/// A page of sampled code, which is read but never executed.
 static CODE: std::sync::LazyLock<Vec<u8>> =
     std::sync::LazyLock::new(|| LOAD.repeat(2 * PLACES as usize));
 
-/// Takes accesses, and keeps none.
+/// A sink that only counts accesses.
 #[derive(Default)]
 struct Nothing {
     accesses: usize,
@@ -58,7 +57,7 @@ impl Sink for Nothing {
     }
 }
 
-/// What the rings hold in a round, by CPU; addresses in `pages` pages, in no order.
+/// Contents of the rings for a round, by CPU, with addresses in random order over `pages` pages.
 fn rings(pages: u64, begin_ns: u64, random: &mut u64) -> Vec<Vec<u8>> {
     let pid = std::process::id();
     let mut rings = vec![Vec::new(); THREADS as usize];
@@ -75,7 +74,7 @@ fn rings(pages: u64, begin_ns: u64, random: &mut u64) -> Vec<Vec<u8>> {
     rings
 }
 
-/// What a program does to the caches that the daemon shares with it, while the daemon waits.
+/// Evicts the daemon's data from caches, as a program does while the daemon waits.
 fn evict(memory: &mut [u64]) {
     for line in memory.chunks_mut(8) {
         line[0] = line[0].wrapping_add(1);

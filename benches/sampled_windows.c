@@ -1,7 +1,7 @@
-/* sampled_windows SECONDS FILE: works for so many seconds, in windows of some 25 us in which it looks up words of
- * a mebibyte at random, as crates/sampler/src/sample_cost.rs does, and then writes when each of them began
- * (CLOCK_MONOTONIC, nanoseconds) and how often the thread had been switched out by then, as two 64-bit numbers
- * each. Windows are back to back: each ends where the next begins. */
+/* sampled_windows SECONDS FILE: works in windows of about 25 us, in each of which it looks up words of a mebibyte at
+ * random, as crates/sampler/src/sample_cost.rs does. Then writes two 64-bit numbers for each window: its begin
+ * (CLOCK_MONOTONIC, nanoseconds), and how often the thread had been switched out before. Windows are adjacent: each
+ * ends where the next begins. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static uint64_t work(void) {
 
 int main(int count, char **words) {
     if (count != 3) return 2;
-    /* Touched before, so that no window has a page fault. */
+    /* Touches all pages before, so that no window has a page fault. */
     for (size_t line = 0; line < LINES; line++) table[line][0] = line;
     for (size_t window = 0; window < WINDOWS_MAX; window++) windows[window].switches = 1;
     uint64_t end_ns = now_ns() + 1e9 * atof(words[1]);

@@ -1,6 +1,5 @@
-//! Misses replayed in a second on one core, by policy and machine, and the memory that it takes:
-//! eight threads, a generated trace that is streamed, of pages in the proportions of Verghese's
-//! workloads: private, shared read-mostly, shared and written.
+//! Misses replayed per second on one core, by policy and machine, and memory use: eight threads, a generated trace that
+//! is streamed, with pages in the proportions of Verghese's workloads: private, shared read-mostly, shared and written.
 //!
 //! `cargo bench -p nearpage-simulator [-- MILLIONS_OF_MISSES PAGES]`
 
@@ -11,7 +10,7 @@ use nearpage_simulator::{Job, SimulatedPolicy, StepSource, ThreadSteps, Trace, s
 
 const THREADS: u64 = 8;
 const BATCH: u64 = 8192;
-/// The limit of issue and README.
+/// Fewest replayed misses per second.
 const LIMIT: f64 = 10e6;
 
 struct Generated {
@@ -27,8 +26,7 @@ struct Generator<'a> {
     misses: Vec<Miss>,
 }
 
-/// Generating must not be what is measured: a batch of patterns is made once, and each batch is that
-/// one with its pages moved on.
+/// Generating must be cheap beside the replay: patterns are made once, and each batch repeats them with other pages.
 impl Steps for Generator<'_> {
     fn next(&mut self, batch: &mut StepBatch) -> Result<bool, nearpage_recording::Error> {
         if self.left == 0 {
@@ -46,10 +44,10 @@ impl Steps for Generator<'_> {
                 self.random ^= self.random << 17;
                 let random = self.random >> 20;
                 let (page, kind) = match self.random % 100 {
-                    // Private data, initialised by thread 0 half of the time.
+                    // Private data; thread 0 has initialised half of the pages.
                     0..=49 => (self.thread * private + random % private, AccessKind::Load),
                     50..=59 => (self.thread * private + random % private, AccessKind::Store),
-                    // Shared: mostly a small hot part.
+                    // Shared data, with most accesses to a small hot part.
                     60..=97 => (
                         shared + (random % shared) * (random >> 20 & 7) / 8,
                         AccessKind::Load,
@@ -68,7 +66,7 @@ impl Steps for Generator<'_> {
                 });
             }
         } else {
-            // Private pages move on within the thread's own half, so that there are new hot ones.
+            // Private pages change within the thread's own half, so that new pages become hot.
             let first = self.thread * private;
             for miss in &mut self.misses {
                 let page = u64::from(miss.page.0);
@@ -121,8 +119,7 @@ impl Trace for Generated {
     }
 }
 
-/// Time on a CPU so far, all of it on this thread: what others do to the machine is left out, but for
-/// the caches that they take.
+/// CPU time of this thread so far. It leaves out other programs' work, except for the caches that they use.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = text.split_whitespace().next();
@@ -148,7 +145,7 @@ fn main() {
     let misses = numbers.next().unwrap_or(40) * 1_000_000;
     let pages = numbers.next().unwrap_or(100_000);
     let trace = Generated { misses, pages };
-    // What generating costs, to be taken off.
+    // The cost of generating, which is subtracted.
     let started = cpu_seconds();
     let mut seen = 0u64;
     for (_, mut steps) in trace.threads().expect("generated") {
@@ -191,7 +188,7 @@ fn main() {
             );
         }
     }
-    // Last, as the kernel keeps the peak: many more pages.
+    // Last, because the kernel reports the peak: many more pages.
     let pages = 4_000_000;
     let trace = Generated { misses, pages };
     let policy = SimulatedPolicy::from_name("migrate-replicate").expect("policy");

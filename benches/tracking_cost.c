@@ -1,7 +1,7 @@
-/* tracking_cost [PAIRS]: what page-fault samples and mapping records cost programs that do nothing
- * but fault and map. The same work with and without the event in turn, a millisecond each, CPU
- * time of this thread; median and quartiles of the ratios. Events as the sampler opens them
- * (crates/sampler/src/opening.rs), but for this thread alone. */
+/* tracking_cost [PAIRS]: cost of page-fault samples and mapping records for programs that only fault and map. Does the
+ * same work with and without the event in turn, about a millisecond each; prints median and quartiles of the ratios of
+ * this thread's CPU time. Opens events as the sampler does (crates/sampler/src/opening.rs), but for this thread only.
+ * */
 #define _GNU_SOURCE
 #include <linux/perf_event.h>
 #include <malloc.h>

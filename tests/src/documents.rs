@@ -13,8 +13,8 @@
 //! The comment `<!-- rows vary: REASON -->` is for tables whose rows depend on how busy the machine was. It applies to
 //! the next block: its headings and nearpage's messages without figures must appear in order, among any other lines.
 //!
-//! A command followed by `# until Ctrl-C` is interrupted after some seconds. The block after a comment `<!-- not run:
-//! REASON -->` is left out.
+//! A command followed by `# until Ctrl-C` is interrupted after some seconds.
+//! The comment `<!-- not run: REASON -->` leaves out the next block.
 
 use std::fmt::Write as _;
 use std::fs;
