@@ -1,16 +1,16 @@
-/* What sp and bt share: five coupled unknowns on a cube, driven to their steady state by
+/* Common part of sp and bt: five coupled unknowns on a cube, driven to their steady state by
  * alternating directions. The equations, in units of the grid,
  *
  *     du/dt = d2u/dx2 + d2u/dy2 + d2u/dz2 - C u + f        u given on the boundary
  *
- * have a known solution: f is computed from it. The program that includes this says what C is
- * and solves the implicit equations of one line of cells.
+ * have a known solution: f is computed from it. The including program defines C and solves the
+ * implicit equations of one line of cells.
  *
  * Access pattern, by construction, with T threads; arrays are [z][y][x][5]:
  *   u         block: thread k updates share k of T of the inner planes (z), and reads the planes
- *             beside them
- *   rhs       block: by planes too, for all but the lines along z: of those thread k reads and
- *             writes share k by rows (y), so that it passes through every plane
+ *   rhs       block: by planes too, except for the lines along z: of these lines thread k reads
+ *             and writes share k by rows (y), so that the thread passes through every plane
+ *   forcing   block: by planes, read only
  *   forcing   block: by planes, read only
  *   a line    private to each thread: on its stack
  * The master initialises everything, or with --parallel-init each thread its planes. */
@@ -26,8 +26,8 @@
 static size_t n;
 static double *u, *rhs, *forcing;
 
-/* From the program: the coupling C, and the implicit equations along one line of `length`
- * unknowns with zeros beyond both ends, in place. */
+/* Defined by the program: the coupling C, and a solver of the implicit equations along one line of
+ * `length` unknowns with zeros beyond both ends, in place. */
 static double coupling(int row, int column);
 static void solve_line(double line[][5], size_t length);
 
@@ -79,7 +79,7 @@ static void fill_start(size_t first, size_t end) {
             u[i + c] = 1;
 }
 
-/* One line of `rhs` from `start`, by way of the thread's own memory. */
+/* Solves one line of `rhs` from `start`, copied into the thread's own memory. */
 static void solve_along(size_t start, size_t stride) {
     double line[SIDE_MAX][5];
     for (size_t i = 0; i < n - 2; i++)
@@ -129,7 +129,7 @@ static double largest_error(void) {
     return worst;
 }
 
-/* main() of either program. */
+/* main() of both programs. */
 static void run(int argc, char **argv, size_t side) {
     struct parameter parameters[] = {PARALLEL_INIT, NUMBER("SIDE", side, 4, SIDE_MAX),
                                      NUMBER("ITERATIONS", 10, 1, 1000000000)};
@@ -158,7 +158,7 @@ static void run(int argc, char **argv, size_t side) {
     for (size_t i = 0; i < 5 * n * n * n; i++)
         checksum += u[i];
     print_result(checksum, built - began, computed - start);
-    /* Three per cent a step is what the slowest converge by at least. */
+    /* Even the slowest case converges by three per cent a step. */
     double least = pow(0.97, iterations - 1);
     REQUIRE(last <= fmax(first * least, 1e-10 * n * n), "residual %g became %g", first, last);
     REQUIRE(error_after < fmax(error * least, 1e-10 * n), "error %g became %g", error, error_after);

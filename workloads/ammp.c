@@ -2,9 +2,9 @@
  * OMP's ammp.
  *
  * Access pattern, by construction, with T threads:
- *   atom         irregular: about 1 KiB each; thread k reads and writes share k of T of them, and
- *                reads the positions of those in their lists, which are near in space: some next
- *                to them in memory, most anywhere
+ *   atom         irregular: about 1 KiB each; thread k reads and writes share k of T of the atoms,
+ *                and reads the positions of atoms in their lists, which are near in space: some
+ *                are neighbours in memory, most are anywhere
  *   neighbours   private: an atom's list of pointers, part of the atom, filled by its thread
  *                every ten steps
  *   atoms        shared: the table of all atoms, read
@@ -35,8 +35,8 @@ static size_t count, cells_per_side;
 static double box;
 static struct atom **atoms, **cells;
 
-/* Chains start as straight lines along x on a lattice; they are in random order, so neighbours in
- * space are seldom neighbours in memory. */
+/* Chains start as straight lines along x on a lattice, in random order, so that neighbours in space
+ * are seldom neighbours in memory. */
 static void build(size_t chains_per_side) {
     size_t per_side = chains_per_side * CHAIN, chains = count / CHAIN;
     double spacing = box / per_side, total[3] = {0};
@@ -116,7 +116,7 @@ static void list_neighbours(struct atom *atom) {
     }
 }
 
-/* Springs to the chain's next atoms; Lennard-Jones, force-shifted, with those in the list. */
+/* Forces: springs to the chain's next atoms; Lennard-Jones, force-shifted, with listed atoms. */
 static void feel(struct atom *atom) {
     double along[3];
     const double six_edge = pow(CUTOFF, -6);
@@ -226,7 +226,7 @@ int main(int argc, char **argv) {
             early, late, kinetic);
     REQUIRE(fabs(momentum) < 1e-9 * count, "momentum %g", momentum);
 
-    /* The first atom stands for all. */
+    /* The first atom stands for all atoms. */
     struct object objects[] = {{"atom", atoms[0], sizeof **atoms},
                                {"atoms", atoms, count * sizeof *atoms},
                                {"cells", cells, table * sizeof *cells}};

@@ -4,11 +4,11 @@
  * Access pattern, by construction, with T threads:
  *   cells, cells_next   by blocks, moving: 8 KiB for each block, of which a coarse one (8 x 8
  *                       cells) uses the first sixteenth. Every few steps the blocks are divided
- *                       anew into T runs of equal work, so that a thread's blocks change all the
- *                       time, and a block's thread with them; a thread reads the edges of the two
- *                       neighbours up wind
- *   blocks              shared: read by all; each thread writes what it finds out about its own
- * Wherever the pages are put once and for all, the cloud comes by with another thread.
+ *                       anew into T runs of equal work, so that the owner of a block changes all
+ *                       the time; a thread also reads the edges of each block's two upwind
+ *                       neighbours
+ *   blocks              shared: read by all; each thread writes the state of its own blocks
+ * No fixed placement suits: the cloud passes every block with different threads.
  * The master initialises everything. */
 #include "workload.h"
 #include <math.h>
@@ -32,14 +32,14 @@ static size_t *first_block; /* of each thread's run */
 
 static inline double *block_cells(double *of, size_t block) { return of + block * FINE * FINE; }
 
-/* The mean over a cell of the cloud at the start: a bump around the lower left quarter's centre. */
+/* Mean over a cell of the initial cloud: a bump around the centre of the lower left quarter. */
 static double cloud(double x, double y) {
     double extent = per_side * FINE, dx = x / extent - 0.25, dy = y / extent - 0.25;
     double square = (dx * dx + dy * dy) / (0.12 * 0.12);
     return square < 1 ? (1 - square) * (1 - square) : 0;
 }
 
-/* Fills from a block of `from` cells a side one of `to`: copies, or means. */
+/* Converts a block of `from` cells a side to one of `to` cells: copies cells, or their means. */
 static void resample(const double *in, size_t from, double *out, size_t to) {
     for (size_t i = 0; i < to * to; i++) {
         size_t y = i / to, x = i % to, parts = from > to ? from / to : 1;
@@ -61,7 +61,7 @@ static inline double upper_edge(size_t block, size_t at) {
     return block_cells(cells, block)[(side - 1) * side + at * side / FINE];
 }
 
-/* Up wind, first order. What crosses a block's edge is the mean of the finer side's. */
+/* First-order upwind step. The flow over a block's edge is the mean of the finer side's cells. */
 static void advance(size_t block) {
     size_t side = blocks[block].side, width = FINE / side;
     size_t bx = block % per_side, by = block / per_side;
@@ -88,7 +88,7 @@ static void advance(size_t block) {
     blocks[block].largest = largest;
 }
 
-/* Fine where the cloud is denser than a tenth of its densest, and next to there. */
+/* Wants fine blocks where the cloud exceeds a tenth of its maximum, and around such blocks. */
 static void want(void) {
     double threshold = 0;
     for (size_t b = 0; b < count; b++) {
@@ -116,7 +116,7 @@ static void want(void) {
         first_block[t] = count;
 }
 
-/* The new owners give their blocks the resolution that is wanted. */
+/* The blocks' new owners change the blocks' resolution as wanted. */
 static void refine(struct share mine) {
     for (size_t b = mine.first; b < mine.end; b++)
         if (blocks[b].wanted != blocks[b].side) {
@@ -152,7 +152,7 @@ static void run(size_t steps, size_t every) {
     }
 }
 
-/* The mass, and the place of its centre in finest cells, as an angle around the square. */
+/* The cloud's mass, and its centre in finest cells, by angles around the periodic square. */
 static double mass(double *x, double *y) {
     double sum = 0, extent = per_side * FINE, part[4] = {0};
     for (size_t b = 0; b < count; b++)

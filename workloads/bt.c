@@ -1,8 +1,8 @@
 /* bt: alternating directions with block-tridiagonal equations along every line, blocks of 5 x 5,
  * in the manner of NPB BT.
  *
- * Access pattern: as adi.h says. A thread's line and its 25 factors for each cell, on its stack,
- * are private; most of the time goes there. */
+ * Access pattern: as in adi.h. A thread's line and its 25 factors for each cell are private, on its
+ * stack; most of the time is spent there. */
 #include "adi.h"
 
 /* Symmetric and diagonally dominant. */
@@ -10,7 +10,7 @@ static double coupling(int row, int column) {
     return row == column ? 0.1 : -0.01 / (1 + abs(row - column));
 }
 
-/* Gauss-Jordan on one 5 x 5 block: `right` and `value` become block^-1 times themselves. */
+/* Gauss-Jordan on a 5 x 5 block: multiplies `right` and `value` by the inverse of the block. */
 static void divide_by_block(double block[5][5], double right[5][5], double value[5]) {
     for (int k = 0; k < 5; k++) {
         double pivot = 1 / block[k][k];
@@ -32,7 +32,7 @@ static void divide_by_block(double block[5][5], double right[5][5], double value
     }
 }
 
-/* (1 + dt C/3 - dt d2) x = line. Beside the diagonal the blocks are -dt times the unit. */
+/* (1 + dt C/3 - dt d2) x = line. Off-diagonal blocks are -dt times the unit matrix. */
 static void solve_line(double line[][5], size_t length) {
     double upper[SIDE_MAX][5][5];
     for (size_t i = 0; i < length; i++) {

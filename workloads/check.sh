@@ -1,12 +1,12 @@
 #!/bin/sh
-# check.sh FOLDER PROGRAM…: runs the kernels in FOLDER at a tiny size, with 1, 2, 3 and 8 threads,
-# twice each: they must find their own results right, and print the same checksum both times, and
-# that of one thread but for rounding. Then with bad arguments, which must give a usage line and
-# exit status 2, and without the memory they ask for, which must give a message and exit status 1.
+# check.sh FOLDER PROGRAM…: runs the kernels in FOLDER at a tiny size, twice with 1, 2, 3 and 8 threads.
+# Their own checks must pass, both checksums must be equal, and equal to that of one thread except for
+# rounding. Then runs them with bad arguments, for a usage line and exit status 2, and without enough
+# memory, for a message and exit status 1.
 set -u
 folder=$1
 shift
-# Waiting threads sleep, for there may be fewer processors than threads.
+# Waiting threads sleep, because there may be fewer processors than threads.
 export OMP_WAIT_POLICY=passive
 failures=0
 
@@ -42,7 +42,7 @@ fail() {
     failures=$((failures + 1))
 }
 
-# Everything after the word "checksum" up to "init": the same in every run.
+# The text between "checksum" and "init", which must be equal in every run.
 checksum() {
     sed -n 's/.* checksum \(.*\) init .*/\1/p'
 }

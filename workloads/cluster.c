@@ -1,15 +1,15 @@
-/* cluster [POINTS [DIMENSIONS [ITERATIONS]]]: distances of all points to one candidate for a centre after the other, with the
- * access pattern of PARSEC's Streamcluster (the loop of its pgain over points).
+/* cluster [POINTS [DIMENSIONS [ITERATIONS]]]: distances of all points to one candidate centre after another, with the
+ * access pattern of PARSEC's Streamcluster (its loop over points in pgain).
  *
  * Access pattern, by construction, with T threads:
- *   block     shared: coordinates, never written after the master has filled it. Points are shuffled, as there, so that
- *             neighbours in a thread's share have their coordinates anywhere in it.
- *   closest   block: the points, each with the closest centre so far; thread k reads share k of T, and writes where the
- *             candidate is closer
+ *   block     shared: coordinates, never written after the master has filled it. As in PARSEC, points are shuffled, so
+ *             that neighbours in a thread's share have coordinates anywhere in the block.
+ *   closest   block: the points, each with the closest centre so far; thread k reads share k of T, and writes points
+ *             for which the candidate is closer
  * The master initialises both. All threads read the candidate's coordinates, which stay in their caches. */
 #include "workload.h"
 
-/* 32 bytes, a sixteenth of the coordinates of a point of 128 dimensions: PARSEC's Point. */
+/* 32 bytes, like PARSEC's Point: a sixteenth of the coordinates of a point with 128 dimensions. */
 struct point {
     float weight, cost;
     const float *coordinates;
@@ -29,7 +29,7 @@ static float distance(const float *a, const float *b) {
     return sum;
 }
 
-/* What the points would save that are closer to a candidate than to their centres. */
+/* Assigns points to a candidate that is closer than their centres; returns the saved cost. */
 static double choose(size_t first, size_t end, size_t candidate) {
     const float *centre = &block[candidate * dimensions];
     double saved = 0;
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
 #pragma omp parallel
     {
         int k = omp_get_thread_num(), team = omp_get_num_threads();
-        /* Of the same candidates in all threads. */
+        /* The same seed, so that all threads choose the same candidates. */
         uint64_t seed = random_seed(1);
         double saved = 0;
         size_t first = share_begin(points, k, team), end = share_begin(points, k + 1, team);

@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
     }
     print_result(all.sum_x + all.sum_y, 0, computed - began);
 
-    /* Within six standard deviations of what must be. */
+    /* Within six standard deviations of the expected values. */
     double n = all.accepted, share = n / pairs, circle = M_PI / 4;
     REQUIRE(ringed == all.accepted, "%zu pairs counted of %zu", (size_t)ringed, (size_t)n);
     REQUIRE(fabs(share - circle) < 6 * sqrt(circle * (1 - circle) / pairs),

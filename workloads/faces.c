@@ -1,12 +1,12 @@
-/* faces: photographs are projected onto a basis of features and recognised by the nearest of the people known, as FaceRec does
- * it (the engine of Colorado State University, with threads as ALPBench has them).
+/* faces: projects photographs onto a basis of features and recognises each as the nearest known person, as FaceRec does
+ * (the engine of Colorado State University, with threads as in ALPBench).
  *
  * Access pattern, by construction, with T threads:
- *   basis     shared: read from end to end by all for every photograph, never written after the start
- *   gallery   block: thread k projects share k of T of the people, then all is read by all
+ *   basis     shared: all threads read all of it for every photograph; never written after the start
+ *   gallery   block: thread k projects share k of T of the people; later all threads read all of it
  *   matches   block: written
- *   a photograph in hand is private
- * The master initialises the basis alone: of a photograph a thread reads the file itself there, and makes it up here. */
+ *   the current photograph is private
+ * The master initialises only the basis. FaceRec's threads read photographs from files; here they generate them. */
 #include "workload.h"
 #include <math.h>
 
@@ -21,14 +21,14 @@ static void read_person(size_t person, double *photo) {
         photo[pixel] = unit(random_at(person * pixels + pixel)) - 0.5;
 }
 
-/* The same people on another day: noise of a third of the contrast. */
+/* Another photograph of a person: with noise of a third of the contrast. */
 static void read_probe(size_t probe, double *photo) {
     read_person(person_of(probe), photo);
     for (size_t pixel = 0; pixel < pixels; pixel++)
         photo[pixel] += (unit(random_at((probe * pixels + pixel) | (size_t)1 << 61)) - 0.5) / 3;
 }
 
-/* Sums are in memory, as there: the compiler cannot tell that they are no part of what is added up. */
+/* Adds up in memory, as FaceRec does: the compiler can't tell that `into` is not among the operands. */
 static void project(const double *photo, double *into) {
     for (size_t f = 0; f < features; f++) {
         const double *row = basis + f * pixels;

@@ -26,7 +26,7 @@ static void fill(size_t first, size_t end) {
     }
 }
 
-/* Starts at the calling thread's own square, so that not all read from one thread at once. */
+/* Starts at the calling thread's own square, so that threads don't all read from one thread at once. */
 static void transpose(struct complex *to, const struct complex *from, struct share rows) {
     enum { TILE = 8 };
     for (size_t step = 0; step < m; step += TILE) {
@@ -44,7 +44,7 @@ static void rows_transform(struct complex *matrix, struct share rows, int sign) 
         transform_row(matrix + i * m, m, roots, sign);
 }
 
-/* points becomes its transform; every thread of the team takes part. */
+/* Replaces `points` by their transform; the whole team takes part. */
 static void transform(int sign) {
     struct share rows = my_share(m);
     double scale = sign > 0 ? 1 : 1.0 / (m * m);
@@ -72,7 +72,7 @@ static double my_energy(void) {
     return sum;
 }
 
-/* The definition, for one frequency. */
+/* One frequency of the transform, by its definition. */
 static struct complex by_definition(size_t frequency) {
     struct complex sum = {0, 0};
     for (size_t i = 0; i < m * m; i++) {

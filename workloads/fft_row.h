@@ -1,4 +1,4 @@
-/* The transform of one row of complex numbers, for fft and ft: in place, radix 2. */
+/* Transform of one row of complex numbers, for fft and ft: in place, radix 2. */
 #ifndef FFT_ROW_H
 #define FFT_ROW_H
 
@@ -24,8 +24,8 @@ static inline void fill_roots(struct complex *roots, size_t n) {
         roots[k] = root(k, n);
 }
 
-/* `n` is a power of two, `roots` what fill_roots() made of it; `sign` is 1 forwards and -1
- * backwards. Neither direction divides by n. */
+/* Transforms a row in place. `n` is a power of two, `roots` come from fill_roots(); `sign` is 1 for
+ * forwards and -1 for backwards. Neither direction divides by n. */
 static inline void transform_row(struct complex *row, size_t n, const struct complex *roots,
                                  int sign) {
     for (size_t i = 1, j = 0; i < n; i++) {

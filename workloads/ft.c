@@ -36,7 +36,7 @@ static void fill(size_t first, size_t end) {
     }
 }
 
-/* One line of a stride, by way of the thread's own memory. */
+/* Transforms one line with a stride, copied into the thread's own memory. */
 static void transform_line(struct complex *start, size_t stride, int sign) {
     struct complex line[SIDE_MAX];
     for (size_t i = 0; i < n; i++)
@@ -69,7 +69,7 @@ static double energy(const struct complex *cube) {
     return team_sum(sum);
 }
 
-/* One step of time in the spectrum, and back to space, unscaled, in work. */
+/* One time step in the spectrum, and the transform back to space, unscaled, into `work`. */
 static void evolve(void) {
     struct share planes = my_share(n);
     for (size_t i = planes.first * n * n; i < planes.end * n * n; i++) {
@@ -81,7 +81,7 @@ static void evolve(void) {
     transform(work, -1);
 }
 
-/* One wave of a field, by the definition. */
+/* One wave of a field, by the transform's definition. */
 static struct complex by_definition(struct complex (*field)(size_t), size_t wave) {
     struct complex sum = {0, 0};
     for (size_t i = 0; i < n * n * n; i++) {

@@ -2,11 +2,11 @@
  *
  * Access pattern, by construction, with T threads; K is 2^LOG2_LARGEST_KEY:
  *   keys       block: thread k reads share k of T
- *   private    K counts for each thread, allocated by that thread, written at random by it; then
- *              read by all, each thread a stripe of everybody's counts
- *   ranks      block: the counts of all, added up in stripes, then written as running sums
+ *   private    K counts for each thread, allocated and written at random by this thread; then all
+ *              threads read all counts, each thread one stripe of them
+ *   ranks      block: the sums of all counts by stripes, then written as running sums
  *   sorted     only at the end: each thread writes its keys all over the array
- * The rankings are short bursts: random writes, then everybody reads everybody's.
+ * Rankings are short bursts: random writes, then each thread reads the counts of all threads.
  * The master initialises keys and sorted, or with --parallel-init each thread its share. */
 #include "workload.h"
 
@@ -14,7 +14,7 @@ static size_t count, largest;
 static uint32_t *keys, *sorted, **private;
 static uint64_t *ranks, *stripe_sums;
 
-/* The mean of four uniform numbers, as NPB has it: most keys in the middle. */
+/* The mean of four uniform numbers, as in NPB: most keys are in the middle. */
 static void fill(size_t first, size_t end) {
     for (size_t i = first; i < end; i++) {
         double sum = 0;
@@ -25,7 +25,7 @@ static void fill(size_t first, size_t end) {
     }
 }
 
-/* ranks[key] becomes the number of keys below it. */
+/* Sets ranks[key] to the number of keys below `key`. */
 static void rank_keys(void) {
     int me = omp_get_thread_num(), team = omp_get_num_threads();
     struct share mine = my_share(count), stripe = my_share(largest);
@@ -50,7 +50,7 @@ static void rank_keys(void) {
 #pragma omp barrier
 }
 
-/* Thread k's keys of a value go behind those of the threads before it. */
+/* Thread k's keys of a value follow the keys of the threads before it. */
 static void scatter(uint64_t *place) {
     struct share mine = my_share(count);
     for (size_t key = 0; key < largest; key++) {
@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
     {
         private[omp_get_thread_num()] = allocate(largest * sizeof **private);
         for (size_t iteration = 0; iteration < iterations; iteration++) {
-            /* Two keys change each time, so that the ranks do. */
+            /* Two keys change in each iteration, so that the ranks change. */
 #pragma omp master
             {
                 keys[iteration % count] = iteration % largest;

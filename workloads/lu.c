@@ -45,7 +45,7 @@ static void factor(double *a) {
         }
 }
 
-/* Left of the diagonal block: a becomes a U^-1. */
+/* For blocks below the diagonal block: a becomes a U^-1. */
 static void divide_by_upper(double *a, const double *diagonal) {
     for (size_t i = 0; i < size; i++)
         for (size_t k = 0; k < size; k++) {
@@ -55,7 +55,7 @@ static void divide_by_upper(double *a, const double *diagonal) {
         }
 }
 
-/* Right of it: a becomes L^-1 a. */
+/* For blocks to the right of the diagonal block: a becomes L^-1 a. */
 static void divide_by_lower(double *a, const double *diagonal) {
     for (size_t k = 0; k < size; k++)
         for (size_t i = k + 1; i < size; i++)
@@ -96,7 +96,7 @@ static void factorise(void) {
     }
 }
 
-/* The size of original x - L (U x), for a random x. */
+/* Norm of original x - L (U x), for a random x. */
 static double residual(void) {
     double *x = allocate(n * sizeof *x), *ux = allocate(n * sizeof *ux), total = 0;
     for (size_t i = 0; i < n; i++)

@@ -1,19 +1,19 @@
 /* lu_blocks [CVAR_MIB [CVAR_PERIOD_MIB [CJAC_MIB [CJAC_PERIOD_MIB [ITERATIONS]]]]]
  *
- * Two static arrays swept by all threads, as NPB LU's cvar and cjac in the NumaMMA paper.
+ * All threads sweep over two static arrays, as over NPB LU's cvar and cjac in the NumaMMA paper.
  *
  * Access pattern, by construction, with T threads:
  *   cvar   block-cyclic: of every period (16 MiB), thread k reads and writes share k of T
- *   cjac   block-cyclic: the same with a period of its own (2 MiB)
- * So the blocks are period / T; everything is initialised by the master. The arrays are
- * as large as can be, and only the first CVAR_MIB and CJAC_MIB are ever touched. */
+ *   cjac   block-cyclic: likewise, with a period of its own (2 MiB)
+ * So blocks have the size period / T. The master initialises everything. The arrays have their
+ * maximal size, of which only the first CVAR_MIB and CJAC_MIB are ever touched. */
 #include "workload.h"
 
 #define CVAR_MIB_MAX 160
 #define CJAC_MIB_MAX 20
 
-/* On a page boundary, as Fortran common blocks of this size would be in practice, so
- * that blocks of whole pages are whole pages. */
+/* On a page boundary, as Fortran common blocks of this size would be in practice, so that
+ * blocks of whole pages begin at page boundaries. */
 _Alignas(4096) double cvar[CVAR_MIB_MAX * MIB / sizeof(double)];
 _Alignas(4096) double cjac[CJAC_MIB_MAX * MIB / sizeof(double)];
 

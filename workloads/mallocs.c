@@ -1,10 +1,10 @@
 /* mallocs [--rate PAIRS_PER_SECOND | --filler STEPS] [THREADS [PAIRS_PER_THREAD]]
  *
  * Every thread allocates, writes one byte and frees: small sizes, 16 to 143 bytes, at full
- * speed. With --rate there is arithmetic between the pairs, measured at start so that all
- * threads together come to about that many pairs a second. The number of steps it took is
- * printed: --filler with that number repeats the same work exactly, which two runs that are
- * to be compared need.
+ * speed. With --rate, arithmetic between the pairs slows all threads to a total of about this
+ * many pairs a second. The number of arithmetic steps is measured at start and printed: --filler
+ * with this number repeats exactly the same work, which a comparison of two runs
+ * needs.
  *
  * Access pattern, by construction: each thread touches only what it allocated itself. */
 #include "workload.h"
@@ -20,7 +20,7 @@ static double now(void) {
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/* Registers only, and nothing the compiler can leave out. */
+/* Uses registers only; the compiler can't remove it. */
 static inline uint64_t filler(uint64_t value, uint64_t steps) {
     for (uint64_t i = 0; i < steps; i++) {
         value = value * 6364136223846793005u + 1442695040888963407u;
@@ -64,7 +64,7 @@ static void *run(void *index) {
     return (void *)value;
 }
 
-/* Takes `--name NUMBER` out of the arguments; zero if it wasn't there. */
+/* Removes `--name NUMBER` from the arguments and returns the number; zero if absent. */
 static double option(int *argc, char **argv, const char *name) {
     for (int i = 1; i + 1 < *argc; i++)
         if (!strcmp(argv[i], name)) {

@@ -1,11 +1,11 @@
-/* markers [MIB [ITERATIONS]]: three phases, of which the middle one is marked as the stable
- * one with nearpage_begin() and nearpage_end().
+/* markers [MIB [ITERATIONS]]: three phases; nearpage_begin() and nearpage_end() mark the middle
+ * one as the stable phase.
  *
  * Access pattern, by construction, with T threads, each object in one phase only:
- *   before    the master alone, ahead of nearpage_begin()
- *   steady    block: thread k reads and writes share k of T, between the two
- *   after     the master alone, behind nearpage_end()
- * steady is first touched by the team, in the phase that is marked. */
+ *   before    the master alone, before nearpage_begin()
+ *   steady    block: thread k reads and writes share k of T, between the two calls
+ *   after     the master alone, after nearpage_end()
+ * The team touches `steady` first, within the marked phase. */
 #include "workload.h"
 #include "nearpage.h"
 

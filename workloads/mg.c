@@ -3,11 +3,11 @@
  *
  * Access pattern, by construction, with T threads; arrays are [z][y][x] at each level:
  *   u, f, r   block: thread k reads and writes share k of T of a level's planes (z), and reads
- *             the planes beside them; a coarse plane's work reads its three fine planes and the
- *             other way round. Levels of fewer than T planes leave threads idle.
- * Rows are small allocations, side by side in the order of level, plane and row, u, f and r in
- * turn. The master initialises everything, or with --parallel-init each thread its planes (the
- * allocator's own words in between are the master's all the same). */
+ *             the planes beside them; work on a coarse plane reads its three fine planes, and
+ *             vice versa. Levels with fewer than T planes leave threads idle.
+ * Rows are small allocations, in the order of level, plane and row, with u, f and r in turn. The
+ * master initialises everything, or with --parallel-init each thread its planes (but the master
+ * writes the allocator's headers between rows). */
 #include "workload.h"
 #include <math.h>
 
@@ -46,7 +46,7 @@ static void clear(double ***array, size_t n, size_t first, size_t end) {
             memset(array[z][y], 0, n * sizeof(double));
 }
 
-/* `first` and `end` are planes of the finest level; coarse ones go by the same shares. */
+/* `first` and `end` are planes of the finest level; coarse levels are divided in the same shares. */
 static void fill(size_t first, size_t end) {
     for (int which = 0; which <= finest; which++) {
         struct level *l = &levels[which];
@@ -66,14 +66,14 @@ static void place_charges(double ***f, size_t n) {
     }
 }
 
-/* The sum of the six neighbours, around the corner. */
+/* The sum of the six neighbours in the periodic cube. */
 static inline double around(double ***u, size_t n, size_t z, size_t y, size_t x) {
     size_t mask = n - 1;
     return u[z][y][(x - 1) & mask] + u[z][y][(x + 1) & mask] + u[z][(y - 1) & mask][x] +
            u[z][(y + 1) & mask][x] + u[(z - 1) & mask][y][x] + u[(z + 1) & mask][y][x];
 }
 
-/* Gauss-Seidel, the red points and then the black. */
+/* Gauss-Seidel: the red points, then the black points. */
 static void smooth(struct level *l) {
     struct share mine = my_share(l->n);
     double square = 1.0 / (l->n * l->n);
@@ -194,7 +194,7 @@ int main(int argc, char **argv) {
     REQUIRE(after <= fmax(expected, 1e-9 * before), "residual %g became %g, not %g", before, after,
             expected);
 
-    /* The tables of rows stand for what they point to: rows of the finest level. */
+    /* Rows of the finest level represent the arrays, whose tables only have pointers to rows. */
     struct object objects[] = {{"u", top->u[0][0], top->n * sizeof(double)},
                                {"f", top->f[0][0], top->n * sizeof(double)},
                                {"r", top->r[0][0], top->n * sizeof(double)}};

@@ -8,10 +8,10 @@
  *             cache: each pass misses. By rows (y), share k of T of every plane, the two
  *             triangular sweeps: each solves a 5 x 5 system for every cell in place, together 37
  *             accesses to each element, of which two at most miss
- * So a page's accesses say its row's thread, its misses the thread of its plane, as long as T
+ * So a page's accesses suggest its row's thread, and its misses its plane's thread, as long as T
  * shares of rsd (40 SIDE^3 bytes) are larger than the caches. The counts are valgrind's, for this
- * compiler at -O2 (misses: SIDE 40, half a MiB of cache). The arrays are as large as can be, and
- * only the first SIDE^3 cells are ever touched.
+ * compiler at -O2 (misses: SIDE 40, half a MiB of cache). The arrays have their maximal size, of
+ * which only the first SIDE^3 cells are ever touched.
  * The master initialises everything, or with --parallel-init each thread its planes. */
 #include "workload.h"
 #include <math.h>
@@ -54,7 +54,7 @@ static int inside(size_t z, size_t y, size_t x) {
     return x && y && z && x < n - 1 && y < n - 1 && z < n - 1;
 }
 
-/* frct is what makes solution() the solution; u is that on the boundary and 1 inside. */
+/* Computes frct from solution(); u is the solution on the boundary and 1 inside. */
 static void fill(size_t first, size_t end) {
     for (size_t z = first; z < end; z++)
         for (size_t y = 0; y < n; y++)
@@ -104,8 +104,8 @@ static double residual(void) {
     return squares;
 }
 
-/* One cell of a sweep, in place: what the neighbours that are done add (behind it for the lower
- * sweep, direction 1; ahead of it for the upper one, -1), and the diagonal block. */
+/* Updates one cell of a sweep in place, by the neighbours that are already updated (those before the
+ * cell in the lower sweep, direction 1; those after it in the upper one, -1) and the diagonal block. */
 static inline void relax(size_t i, int64_t direction) {
     size_t x = i - direction * 5, y = i - direction * 5 * (int64_t)n;
     size_t z = i - direction * 5 * (int64_t)(n * n);
@@ -127,7 +127,7 @@ static inline void relax(size_t i, int64_t direction) {
         rsd[i + c] += kept[c];
 }
 
-/* Thread k is on a plane k steps after the first thread: its neighbour's rows are done then. */
+/* Thread k is k steps behind the first thread, so that the neighbour's rows on its plane are done. */
 static void sweep(int64_t direction) {
     struct share rows = my_share(n - 2);
     size_t team = omp_get_num_threads(), late = omp_get_thread_num(), inner = n - 2;

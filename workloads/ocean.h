@@ -1,11 +1,11 @@
-/* A basin of water driven by wind: for ocean and splash_mix. The barotropic vorticity equation on
- * a beta plane in the unit square,
+/* A basin of water driven by wind, for ocean and splash_mix. The barotropic vorticity equation on a
+ * beta plane in the unit square,
  *
  *     dz/dt = -J(p, z) - dp/dx + curl of the wind - FRICTION z        laplacian p = z
  *
- * with Arakawa's J, and the stream function p, zero on the shore, by red-black over-relaxation.
- * A step of time consists of OCEAN_STAGES stages, each of which all threads must have finished
- * before the next. */
+ * with Arakawa's J; red-black over-relaxation gives the stream function p, zero on the shore.
+ * A time step has OCEAN_STAGES stages; all threads must finish a stage before the next stage
+ * begins. */
 #ifndef OCEAN_H
 #define OCEAN_H
 
@@ -30,7 +30,7 @@ static void ocean_fill(size_t first, size_t end) {
     }
 }
 
-/* `n` points a side, the shore included. */
+/* A basin of `n` points a side, including the shore. */
 static void ocean_build(size_t n, size_t in_parallel) {
     size_t bytes = n * n * sizeof(double);
     basin.n = n;
@@ -41,7 +41,7 @@ static void ocean_build(size_t n, size_t in_parallel) {
     fill_shares(in_parallel, n, ocean_fill);
 }
 
-/* Arakawa's mean of three ways to write dp/dx dz/dy - dp/dy dz/dx, times 12 h^2. */
+/* Arakawa's mean of three forms of dp/dx dz/dy - dp/dy dz/dx, times 12 h^2. */
 static inline double jacobian(const double *p, const double *z, int64_t n) {
     return (p[1] - p[-1]) * (z[n] - z[-n]) - (p[n] - p[-n]) * (z[1] - z[-1]) +
            p[1] * (z[n + 1] - z[-n + 1]) - p[-1] * (z[n - 1] - z[-n - 1]) -
@@ -50,7 +50,7 @@ static inline double jacobian(const double *p, const double *z, int64_t n) {
            z[1] * (p[n + 1] - p[-n + 1]) + z[-1] * (p[n - 1] - p[-n - 1]);
 }
 
-/* Part k of `parts` of a stage: rows. */
+/* Computes part k of `parts` of a stage, divided by rows. */
 static void ocean_stage(size_t step, size_t stage, int k, int parts) {
     struct share rows = share_of(basin.n - 2, k, parts);
     int64_t n = basin.n;
@@ -77,7 +77,7 @@ static double ocean_checksum(void) {
     return sum / OCEAN_WIND;
 }
 
-/* What Poisson's equation minimises, and the transport east and west of the middle. */
+/* The functional that Poisson's equation minimises, and the transport west and east of the middle. */
 static void ocean_look(const double *vorticity, double *functional, double *west, double *east) {
     size_t n = basin.n;
     *functional = *west = *east = 0;
@@ -90,8 +90,8 @@ static void ocean_look(const double *vorticity, double *functional, double *west
     }
 }
 
-/* After `steps`: relaxation has come nearer to the stream function of this vorticity than rest is,
- * and goes on to; the current is stronger in the west, as Stommel found, once it has spun up. */
+/* After `steps`: the stream function has come nearer to the vorticity's, and relaxation brings it nearer
+ * still; and the current, once it has spun up, is stronger in the west, as Stommel found. */
 static void ocean_check(size_t steps) {
     double *vorticity = basin.vorticity[steps % 2], before, after, west, east;
     ocean_look(vorticity, &before, &west, &east);

@@ -1,9 +1,9 @@
-/* pagenodes PID START LENGTH: the node of every page in a range of a process's memory, asked
- * of the kernel with move_pages(2), which moves nothing when no nodes are given.
+/* pagenodes PID START LENGTH: prints the node of every page in a range of a process's memory, by
+ * move_pages(2), which moves nothing when no nodes are given.
  *
- * One line for each run of pages alike: "0xSTART PAGES NODE", where a negative NODE is the
- * kernel's error code, -2 for a page that isn't there. START and LENGTH are in bytes, rounded
- * outwards to whole pages. */
+ * Prints a line for each run of pages on one node: "0xSTART PAGES NODE". A negative NODE is the
+ * kernel's error code, -2 for an absent page. START and LENGTH are in bytes, rounded outwards to
+ * whole pages. */
 #include "workload.h"
 
 static long page_nodes(int pid, unsigned long count, void **pages, int *status) {

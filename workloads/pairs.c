@@ -1,8 +1,8 @@
-/* pairs [MIB_PER_PAIR [ITERATIONS]]: what two threads have in common.
+/* pairs [MIB_PER_PAIR [ITERATIONS]]: pairs of threads that share data.
  *
  * Access pattern, by construction, with T threads, an even number:
- *   block_K   shared: lines read at random by threads K and K + T/2 and by no others, never written
- *             after the master has filled it
+ *   block_K   shared: lines that only threads K and K + T/2 read, at random; never written after
+ *             the master has filled it
  * With WORKLOAD_UNTIL the checksum stays the same. */
 #include "workload.h"
 

@@ -1,21 +1,21 @@
-/* pca: the means of the rows of a matrix of whole numbers and the covariance of every pair of rows, by map, reduce and merge, as
- * Metis's PCA computes them (which ends there, without a principal component).
+/* pca: the means of the rows of a matrix of integers, and the covariance of every pair of rows, by map, reduce and
+ * merge, as in Metis's PCA (which also ends there, without a principal component).
  *
  * Access pattern, by construction, with T threads:
- *   matrix      shared: an allocation for each row; a thread reads both rows of each pair that it has in hand, never written
- *               after the start
- *   means       block: thread k writes share k of T; read by all
- *   pairs       what is to be computed, a cache line each: 16 runs for each thread, which take the next one when they are done
- *   results     private: for each pair its key, a cache line, and its value, both from malloc, by the thread that computed it,
- *               in the thread's own table of buckets, a tenth as many as pairs; a bucket is kept in order
+ * matrix      shared: an allocation for each row; a thread reads both rows of its current pair; never written after the
+ *               start
+ *   means       block: thread k writes share k of T; all threads read all of it
+ *   pairs       the tasks, a cache line each, in 16 runs for each thread; a thread takes the next run when it is done
+ *   results     private: for each pair its key (a cache line) and its value, both allocated by the thread that computed
+ *               them; in the thread's own table of buckets, a tenth as many as pairs; buckets are sorted
  *   reduced     private: the results of the buckets that a thread takes from all tables, sorted by their keys
- *   covariance  block: thread k merges share k of T from what all have sorted
- * The master initialises the matrix and lists the pairs. Metis has trees for buckets, and shares by samples of the keys. */
+ *   covariance  block: thread k merges share k of T from the sorted results of all threads
+ * The master initialises the matrix and lists the pairs. Metis has trees as buckets, and shares by samples of keys. */
 #include "workload.h"
 
 enum { TASKS_PER_THREAD = 16, PAIRS_PER_BUCKET = 10 };
 
-/* As large as a cache line, as there. */
+/* As large as a cache line, as in Metis. */
 struct pair {
     uint32_t row, other, unused[14];
 };
@@ -33,7 +33,7 @@ struct list {
 static size_t rows, columns, pair_count, buckets;
 static int32_t **matrix, *means;
 static struct pair *pairs;
-/* For each thread a table of buckets, and what it has reduced. */
+/* Each thread's table of buckets, and its reduced results. */
 static struct list *tables, *reduced;
 static struct result *covariance;
 static atomic_size_t next_run, next_bucket;
@@ -78,7 +78,7 @@ static int compare_results(const void *a, const void *b) {
     return compare_keys(((const struct result *)a)->key, ((const struct result *)b)->key);
 }
 
-/* Where a key is, or is to be, in a list in order. */
+/* Position of a key in a sorted list, or the position to insert it at. */
 static size_t find(const struct list *list, const struct pair *key) {
     size_t first = 0, end = list->count;
     while (first < end) {
@@ -159,7 +159,7 @@ static void merge(void) {
 #pragma omp barrier
 }
 
-/* The same by other sums: of products, and of either row. */
+/* The covariance by other sums: of the products and of each row. */
 static int32_t expected(const struct pair *pair) {
     int64_t a = 0, b = 0, ab = 0, mean_a = means[pair->row], mean_b = means[pair->other];
     for (size_t column = 0; column < columns; column++) {
@@ -186,7 +186,7 @@ static void verify(void) {
 }
 
 int main(int argc, char **argv) {
-    /* Sums of more columns would not fit into 32 bits. */
+    /* The number of columns is limited so that sums fit into 32 bits. */
     struct parameter parameters[] = {NUMBER("ROWS", 500, 2, 100000),
                                      NUMBER("COLUMNS", 1000, 16, 200000)};
     READ_PARAMETERS(parameters);

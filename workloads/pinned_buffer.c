@@ -1,9 +1,9 @@
-/* pinned_buffer [KIB [SWEEPS]]: an array of which the kernel holds a part where it is: a buffer registered with
- * io_uring, as those of RDMA and of drivers in user space (vfio) are.
+/* pinned_buffer [KIB [SWEEPS]]: an array of which the kernel pins a part: a buffer registered with io_uring, like
+ * buffers of RDMA and of drivers in user space (vfio).
  *
  * Access pattern, by construction, with T threads:
- *   buffer    block, loads: the master fills it and registers its first half, then thread k reads share k
- * Exits with status 3 where io_uring is not to be had. */
+ *   buffer    block, loads: the master fills it and registers its first half; then thread k reads share k
+ * Exits with status 3 where io_uring is not available. */
 #include "workload.h"
 
 #include <linux/io_uring.h>

@@ -2,13 +2,13 @@
  * 3 blocks, in the manner of SPEC OMP's equake.
  *
  * Access pattern, by construction, with T threads; every row's arrays are allocations of their own:
- *   blocks, columns  block: thread k reads those of share k of T of the rows (72 and 4 bytes for
- *                    each of 7 to 27 neighbours)
+ *   blocks, columns  block: thread k reads the arrays of share k of T of the rows (72 and 4 bytes
+ *                    for each of 7 to 27 neighbours)
  *   now              gathered by all: thread k reads its own rows' vectors and their neighbours',
- *                    most within a few thousand rows, for the mesh is numbered irregularly
+ *                    most within a few thousand rows, because the mesh is numbered irregularly
  *   next             block: 24 bytes a row, written
  *   now and next change places every step.
- * The master reads the mesh, so to say: it allocates and initialises everything, row by row. */
+ * The master allocates and initialises everything, row by row, as if it read the mesh from a file. */
 #include "workload.h"
 #include <math.h>
 
@@ -38,14 +38,14 @@ static void number_nodes(void) {
     }
 }
 
-/* The place of neighbour `which` of 27; `count` if it is beyond the boundary. */
+/* The lattice place of neighbour `which` of 27; `count` if it lies beyond the boundary. */
 static size_t neighbour(size_t place, int which) {
     size_t x = place % side + which % 3 - 1, y = place / side % side + which / 3 % 3 - 1;
     size_t z = place / side / side + which / 9 - 1;
     return x < side && y < side && z < side ? (z * side + y) * side + x : count;
 }
 
-/* A spring between two nodes, where the mesh has one: the same seen from either end. */
+/* Stiffness of the spring between two nodes, 0 without a spring; symmetric in the two nodes. */
 static double stiffness(size_t place, size_t other) {
     uint64_t low = place < other ? place : other, high = place < other ? other : place;
     double chance = unit(random_at(low * count + high));
@@ -100,8 +100,8 @@ static inline void multiply(size_t i, int v, double *out) {
 
 #define TIME_STEP 0.2
 
-/* vectors[1 - v] holds the step before, and gets the one after. The shock is a push on the node
- * at the centre, along z, that has died out after `shock` steps. */
+/* vectors[1 - v] holds the previous step and gets the next one. The shock pushes the node at the
+ * centre along z, and has died out after `shock` steps. */
 static void step(struct share mine, int v, size_t time, size_t shock) {
     size_t centre = number[(side / 2 * side + side / 2) * side + side / 2];
     for (size_t i = mine.first; i < mine.end; i++) {
@@ -115,7 +115,7 @@ static void step(struct share mine, int v, size_t time, size_t shock) {
 #pragma omp barrier
 }
 
-/* Of the leapfrog: half (v M v + u_n K u_n+1), which linear steps keep exactly. */
+/* Energy of the leapfrog scheme: half (v M v + u_n K u_n+1), which linear steps preserve exactly. */
 static double energy(struct share mine) {
     double sum = 0;
     for (size_t i = mine.first; i < mine.end; i++) {
@@ -173,7 +173,7 @@ int main(int argc, char **argv) {
     REQUIRE(fmax(fabs(momentum[0]), fabs(momentum[1])) < 1e-9 * size,
             "a push along z moved the whole sideways");
 
-    /* The first row's arrays stand for all rows'. */
+    /* The first row's arrays represent those of all rows. */
     struct object objects[] = {{"rows", rows, count * sizeof *rows},
                                {"blocks", rows[0].blocks, rows[0].length * sizeof *rows[0].blocks},
                                {"columns", rows[0].columns,

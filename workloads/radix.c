@@ -4,7 +4,7 @@
  *   keys         block: thread k reads share k of T
  *   ping, pong   read in blocks; written all to all: a thread's keys of one digit go to
  *                consecutive places, 1024 such streams all over the array
- *   counts       thread k writes row k of T and, of all rows, reads what comes before its own
+ *   counts       thread k writes row k of T; of all rows, it reads the counts before its own
  * The master initialises everything, or with --parallel-init each thread its share. */
 #include "workload.h"
 
@@ -24,8 +24,8 @@ static void fill(size_t first, size_t end) {
     }
 }
 
-/* Where the calling thread's first key of each digit goes. Every thread adds up all rows: the
- * first digits' places depend on the counts of all. */
+/* Places of the calling thread's first key of each digit. Every thread adds up all rows, because
+ * even the first digits' places depend on the counts of all threads. */
 static void places(uint64_t *place) {
     int team = omp_get_num_threads(), me = omp_get_thread_num();
     uint64_t before = 0;
@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
             pass(p ? to[(p - 1) % 2] : keys, to[p % 2], p * DIGIT_BITS);
     double computed = omp_get_wtime();
 
-    /* Sums of a hash: equal for a permutation, and hardly for anything else. */
+    /* Sums of a hash: equal for a permutation, and very unlikely equal otherwise. */
     uint64_t in = 0, out = 0, checksum = 0;
     for (size_t i = 0; i < count; i++) {
         in += random_at(keys[i]);

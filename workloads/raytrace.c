@@ -1,4 +1,4 @@
-/* raytrace: a cloud of spheres, partly mirrors, rendered from a camera that goes round it, with
+/* raytrace: renders a cloud of spheres, some of them mirrors, from a camera that circles the cloud, with
  * the access pattern of SPLASH's Raytrace.
  *
  * Access pattern, by construction, with T threads:
@@ -6,9 +6,9 @@
  *                    has built the scene
  *   image            tiles of 8 x 8 pixels, contiguous (256 bytes): thread k writes tiles k, k + T,
  *                    k + 2 T, …; the master reads all between frames
- *   rays             the number of the next ray, which each thread writes for every ray
- * With --mark the frames are the stable phase. The master initialises everything. SPLASH's threads steal tiles from each other; here they do
- * not, so that a run is like the next. */
+ * rays             the number of the next ray, which each thread writes for every ray With --mark the frames are the
+ * stable phase. The master initialises everything. SPLASH's threads steal tiles from each other; here they don't, so
+ * that runs are alike. */
 #include "nearpage.h"
 #include "raytrace.h"
 

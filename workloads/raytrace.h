@@ -1,4 +1,4 @@
-/* Spheres, mirrors and shadows: the ray tracer of raytrace and splash_mix. */
+/* Ray tracer with spheres, mirrors and shadows, for raytrace and splash_mix. */
 #ifndef RAYTRACE_H
 #define RAYTRACE_H
 
@@ -29,7 +29,7 @@ struct sphere {
     uint64_t name[2];
 };
 
-/* A box, and either its spheres or its two halves: the node after this one, and `right`. */
+/* A box, with either its spheres or its two halves: the next node, and the node `right`. */
 struct node {
     struct vector low, high;
     uint32_t first, count, right, padding;
@@ -43,14 +43,14 @@ static struct {
     uint64_t checksum;
 } tracer;
 
-/* SPLASH numbers all rays, primary, shadow and mirrored, from one counter, which all threads write. It does so under a lock; here
- * is an atomic addition, as threads in emulation would wait for a lock in turns. */
+/* As in SPLASH, one counter numbers all rays (primary, shadow and mirrored), and all threads write it. SPLASH uses a
+ * lock; this is an atomic addition, because threads in emulation would wait for a lock in turns. */
 static struct {
     _Alignas(64) atomic_ulong numbered;
     _Alignas(64) atomic_ulong traced;
 } rays;
 
-/* How many rays a thread has traced since it last added them up. */
+/* Rays that the thread has traced since it last added them to `rays.traced`. */
 static _Thread_local uint64_t traced_here;
 
 static void number_ray(void) {
@@ -97,7 +97,7 @@ static uint32_t build_node(size_t first, size_t count, int axis) {
     return index;
 }
 
-/* A cloud of spheres in the unit cube around the origin; images of `side` pixels squared. */
+/* Builds a cloud of spheres in the unit cube around the origin; images have `side` pixels squared. */
 static void raytrace_build(size_t spheres, size_t side) {
     tracer.sphere_count = spheres;
     tracer.side = side;
@@ -135,7 +135,7 @@ static inline void meet(const struct sphere *s, struct vector from, struct vecto
         *hit = (struct hit){distance, s};
 }
 
-/* Plain comparisons: fmin() and fmax() are calls. */
+/* Plain comparisons, because fmin() and fmax() are function calls. */
 static inline double less(double a, double b) { return a < b ? a : b; }
 static inline double more(double a, double b) { return a < b ? b : a; }
 
@@ -188,7 +188,7 @@ static double brightness(struct vector from, struct vector way, int bounces) {
            hit.sphere->mirror * brightness(along(point, 1e-6, up), mirrored, bounces - 1);
 }
 
-/* The ray of a pixel, from a camera that goes round the scene once in 36 frames. */
+/* The ray of a pixel, from a camera that circles the scene once in 36 frames. */
 static void ray(size_t frame, double x, double y, struct vector *from, struct vector *way) {
     double angle = 2 * M_PI * (frame % 36) / 36;
     struct vector right = {-sin(angle), 0, cos(angle)}, ahead = {-cos(angle), 0, -sin(angle)};
@@ -216,14 +216,14 @@ static void raytrace_tiles(size_t frame, size_t first, size_t stride) {
     add_up_rays();
 }
 
-/* By one thread, when a frame is done. */
+/* Called by one thread when a frame is done. */
 static void raytrace_add_frame(void) {
     for (size_t i = 0; i < tracer.side * tracer.side; i++)
         tracer.checksum += tracer.image[i];
 }
 
-/* Some rays against every sphere, without the tree; and that they end on the sphere they hit. Some
- * pixels of the image, of which `frame` is the latest. */
+/* Checks some rays against every sphere, without the tree, and that rays end on the spheres they hit.
+ * Checks some pixels of the latest image, of frame `frame`. */
 static void raytrace_check(size_t frame) {
     size_t found = 0, pixels = RAYTRACE_TILE * RAYTRACE_TILE;
     REQUIRE(rays.numbered == rays.traced, "%lu numbers for %lu rays", rays.numbered, rays.traced);

@@ -1,10 +1,10 @@
 /* replicas [MIB [FILE]]: an array that all threads read, with a copy on every node
  * (nearpage_replicate.h).
  *
- * Checks where the copy that each thread gets is, what it has before and after updates, how much
- * memory copies take and that a limit on it holds, and that nothing is left after all. And of a
- * FILE that `nearpage run --replicate file:FILE` replicates, that what is mapped of it is on the
- * thread's node, and on that of a child which begins on another one. */
+ * Checks the node of the copy that each thread gets, its content before and after updates, the
+ * memory that copies take and its limit, and that no copy remains at the end. For a FILE that
+ * `nearpage run --replicate file:FILE` replicates, checks that mapped pages are on the thread's
+ * node, and on the node of a child that starts on another one. */
 #include "workload.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 #include "nearpage_replicate.h"
 
-/* The node of a page that is there. */
+/* The node of a page that is present. */
 static int node_of(const void *address) {
     void *page = (void *)((uintptr_t)address & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1));
     int node = -1;
@@ -40,7 +40,7 @@ static void map_file(const char *path, int flags) {
     close(fd);
 }
 
-/* What is mapped of the file, in children of fork on all other CPUs. */
+/* Maps the file in children of fork on all other CPUs, and checks the pages' nodes. */
 static int map_file_in_children(const char *path) {
     int fd = open(path, O_RDONLY), children = 0;
     struct stat status;
@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
     int moved = 0;
 #pragma omp parallel reduction(+ : moved)
     {
-        /* A thread that is moved meanwhile says nothing. */
+        /* A thread that the kernel moves meanwhile can't be judged. */
         int before = own_node();
         const uint64_t *mine = nearpage_local(replica);
         int node = node_of(mine + count / 2), after = own_node();
@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
         REQUIRE(mine[count - 3] == random_at(count - 3) && mine[count - 2] == 1 && mine[count - 1] == 2,
                 "an update that was not seen");
     }
-    /* No room for another one, but for as many copies as there is room for. */
+    /* The limit on memory leaves no room for another copy. */
     setenv("NEARPAGE_REPLICAS_MAX", "1", 1);
     nearpage_replica *without = nearpage_replicate(array, bytes);
     REQUIRE(nearpage_local(without) == array, "more copies than may be");

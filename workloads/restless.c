@@ -2,9 +2,9 @@
  *
  * Access pattern, by construction, with T threads:
  *   words     block: thread k adds one to each word of share k of T, again and again
- * The master maps and fills it. After every SWEEPS sweeps a child made by fork checks what it
- * sees of it, another becomes a program that does the same once, and the mapping moves to
- * another address; after four times it is unmapped, and a round has ended. Sums are checked
+ * The master maps and fills it. After every SWEEPS sweeps, a child made by fork checks its
+ * contents, another child executes this program, and the mapping moves to another address.
+ * After four such parts the memory is unmapped, which ends a round. Sums are checked
  * throughout. */
 #include "workload.h"
 
@@ -41,7 +41,7 @@ static void require_success(pid_t child, const char *what) {
 static void fork_and_check(uint64_t expected) {
     pid_t child = fork();
     if (!child) {
-        /* Its own copy of a page, while the parent's may be on the way to another node. */
+        /* Makes the child's own copy of a page, while the parent's may be migrating. */
         words[count / 2] += 1;
         _exit(sum() != expected + 1);
     }
@@ -59,7 +59,7 @@ static void execute_and_check(void) {
     require_success(child, "a program that was executed");
 }
 
-/* To another address: to where something else was a moment ago. */
+/* Moves the memory to another address, where another mapping was a moment ago. */
 static void move(void) {
     void *elsewhere = map();
     memset(elsewhere, 1, count * sizeof *words);

@@ -1,11 +1,11 @@
-/* serial_parallel [SERIAL [PARALLEL [MARK]]]: milliseconds of processor time that the master works
- * alone, then each thread of the team; with a third argument, nearpage_begin() is in between.
+/* serial_parallel [SERIAL [PARALLEL [MARK]]]: the master works alone for SERIAL milliseconds of processor
+ * time, then each thread of the team for PARALLEL; with a third argument, nearpage_begin() is in between.
  *
  * Access pattern, by construction, with T threads:
- *   table    the master reads and writes all of it at random while it works alone, then thread k
- *            share k of T
- * Work is measured in processor time, so that a busy machine makes the run longer and nothing else
- * of it other. Prints what the process used. */
+ *   table    the master alone reads and writes all of it at random; then thread k uses share k
+ *            of T
+ * Work is measured in processor time, so that a busy machine only makes the run longer. Prints the
+ * processor time of the process. */
 #include "workload.h"
 #include "nearpage.h"
 #include <time.h>

@@ -1,10 +1,10 @@
-/* smalls [OTHER]: many small objects beside two large ones, and where their pages are.
+/* smalls [OTHER]: many small objects beside two large ones; prints the nodes of their pages.
  *
  * The main thread, on CPU 0, fills rows of 400 bytes, an array of 2 MiB ("middle") and one of 8 MiB ("large"). Then
- * a thread on each CPU fills an array on its stack and rows of its own. A forked child fills rows too, and
- * so does OTHER, a program like this one, which is then started as `OTHER --child`. Pages are counted by
- * node, as move_pages(2) tells when it moves nothing: lines "NAME NODE:PAGES …"; in "stack K" and
- * "own rows K" K is the CPU. */
+ * a thread on each CPU fills an array on its stack and rows of its own. A forked child fills rows, too, and
+ * so does OTHER, a program like this one, started as `OTHER --child`. Prints pages by node, from
+ * move_pages(2) without nodes, which moves nothing: lines "NAME NODE:PAGES …"; in "stack K" and
+ * "own rows K", K is the CPU. */
 #include "workload.h"
 
 #include <sched.h>
@@ -38,7 +38,7 @@ static void show(const char *name) {
     memset(by_node, 0, sizeof by_node);
 }
 
-/* Rows one after another, most of them in the page of the one before: counts each page once. */
+/* Rows one after another, most of them in the page of the row before: counts each page once. */
 static char **fill_rows(int rows) {
     char **all = malloc(rows * sizeof *all);
     for (int row = 0; row < rows; row++)
@@ -80,7 +80,7 @@ static void run_on(long cpu) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
-    /* None that the C library kept from the thread before, with pages, is large enough. */
+    /* Larger than the stack that the C library kept from the thread before, whose pages are present. */
     pthread_attr_setstacksize(&attributes, (2 + cpu) << 20);
     pthread_t thread;
     if (pthread_create(&thread, &attributes, work, (void *)cpu)) {

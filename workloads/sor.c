@@ -10,7 +10,7 @@
 static size_t side; /* with its boundary */
 static double *grid;
 
-/* Harmonic, and exactly so in differences: the solution that the boundary asks for. */
+/* The solution for the given boundary: harmonic, also exactly so in finite differences. */
 static double solution(size_t i, size_t j) {
     double x = (double)i / (side - 1), y = (double)j / (side - 1);
     return x * x - y * y + x * y;
@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
         checksum += grid[i];
     print_result(checksum, built - began, computed - start);
     REQUIRE(residual[1] < residual[0], "residual %g became %g", residual[0], residual[1]);
-    /* By theory 2 pi / side of the error's digits go in each iteration; half is asked for. */
+    /* In theory the error falls by a factor of exp(2 pi / side) per iteration; half of this is required. */
     double expected = error[0] * exp(-M_PI * iterations / (side - 1)) * iterations + 1e-11;
     REQUIRE(error[1] < fmax(expected, residual[1] * side * side), "error %g became %g, not %g",
             error[0], error[1], expected);

@@ -1,7 +1,7 @@
 /* sp: alternating directions with scalar pentadiagonal equations along every line, five unknowns
  * that do not touch each other, in the manner of NPB SP.
  *
- * Access pattern: as adi.h says. A thread's line, its factors and nothing else are private. */
+ * Access pattern: as in adi.h. Only a thread's line and its factors are private. */
 #include "adi.h"
 
 #define DISSIPATION 0.05
@@ -10,8 +10,8 @@ static double coupling(int row, int column) {
     return row == column ? 0.02 * (row + 1) : 0;
 }
 
-/* (1 + dt C/3 - dt d2 + dt e d4) x = line, by elimination without pivoting: the diagonal
- * outweighs the rest. The fourth difference only damps what is stiff, and is in no residual. */
+/* (1 + dt C/3 - dt d2 + dt e d4) x = line, by elimination without pivoting, which the dominant
+ * diagonal allows. The fourth difference only damps stiff parts, and is in no residual. */
 static void solve_line(double line[][5], size_t length) {
     double upper[SIDE_MAX + 2][2];
     const double far = TIME_STEP * DISSIPATION, near = -TIME_STEP * (1 + 4 * DISSIPATION);

@@ -1,18 +1,18 @@
 /* splash_mix: the three applications of Verghese's Splash workload in one process: Raytrace,
- * Volume rendering and Ocean on eight processors, of which each application's share changes as the
- * others come and go. Raytrace has 8, 4, 3, 6 and 8 of them.
+ * Volume rendering and Ocean share eight processors. Each application's number of processors changes
+ * as the others come and go; Raytrace's is 8, 4, 3, 6 and 8.
  *
- * Access pattern, by construction: thread k of T stands for share k of the eight processors (so
- * one thread for each with T = 8, which nearpage or OMP_PLACES should pin). In each phase the
- * first processors run Raytrace, the next Volume rendering, the last Ocean; within an application
- * the patterns are those of raytrace.c, volrend.c and ocean.c with as many threads as it has
- * processors:
+ * Access pattern, by construction: thread k of T takes the part of share k of the eight processors
+ * (so one processor each with T = 8, for which nearpage or OMP_PLACES should pin threads). In each
+ * phase the first processors run Raytrace, the next Volume rendering, the last Ocean. Within an
+ * application the patterns are those of raytrace.c, volrend.c and ocean.c, with as many threads as
+ * the application has processors:
  *   spheres, nodes                shared, read by Raytrace's processors
  *   densities, shades, largest    shared, read by Volume rendering's processors
  *   stream, vorticity, wind       block, moving: rows by the processors that Ocean has
  *   image, pixels                 tiles in turn
- * An application's first processor initialises its data when it enters. With --mark the stable
- * phase is from when Raytrace has, the first to enter, to the end of the last turn. */
+ * An application's first processor initialises its data when the application enters. With --mark the
+ * stable phase begins after Raytrace, the first to enter, has initialised, and ends with the last turn. */
 #include "nearpage.h"
 #include "ocean.h"
 #include "raytrace.h"
@@ -20,7 +20,7 @@
 
 #define PROCESSORS 8
 
-/* Processors of each application in each phase: by the paper where it says, for Raytrace. */
+/* Processors of each application in each phase; Raytrace's are as in the paper. */
 enum { RAYTRACE, VOLREND, OCEAN, APPLICATIONS };
 static const int schedule[][APPLICATIONS] = {
     {8, 0, 0}, {4, 4, 0}, {3, 3, 2}, {6, 0, 2}, {8, 0, 0}};
@@ -37,7 +37,7 @@ static void enter(int application) {
         ocean_build(side, 0);
 }
 
-/* Part k of n of one stage: of a step of Ocean, or of a frame cut into as many stages. */
+/* Part k of n of a stage: a stage of Ocean's step, or one of OCEAN_STAGES parts of a frame. */
 static void work(int application, size_t stage, int k, int n) {
     if (application == RAYTRACE)
         raytrace_tiles(done[RAYTRACE], stage * n + k, OCEAN_STAGES * n);
@@ -47,7 +47,7 @@ static void work(int application, size_t stage, int k, int n) {
         ocean_stage(done[OCEAN], stage, k, n);
 }
 
-/* The application of a processor, and its place among that application's processors. */
+/* The application of a processor; `place` is its number among the application's processors. */
 static int assigned(const int *processors, int processor, int *place) {
     int application = RAYTRACE;
     for (*place = processor; *place >= processors[application]; application++)

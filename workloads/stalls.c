@@ -2,14 +2,14 @@
  *
  * Access pattern, by construction, with T threads:
  *   array     block, loads and stores: thread k visits the pages of share k of T again and again
- * The master initialises it. A visit is a load and a store of every cache line of a page. Prints, in
- * microseconds, the median of all visits, what 99, 99.9 and 99.99 percent of them took at most, within
- * a 16th, and the longest. */
+ * The master initialises it. A visit is a load and a store of every cache line of a page. Prints in
+ * microseconds the median of all visits, the 99th, 99.9th and 99.99th percentile, each within a 16th,
+ * and the longest visit. */
 #include "workload.h"
 
 #include <time.h>
 
-/* 16 buckets an octave of nanoseconds. */
+/* 16 buckets per octave of nanoseconds. */
 enum { BUCKETS = 64 * 16, PAGE = 4096, LINE = 64 };
 
 static uint64_t now_ns(void) {
@@ -25,7 +25,7 @@ static int bucket(uint64_t ns) {
     return (octave - 3) * 16 + (ns >> (octave - 4) & 15);
 }
 
-/* The first number of nanoseconds above a bucket. */
+/* Upper bound of a bucket, in nanoseconds. */
 static double above(int bucket) {
     if (bucket < 16)
         return bucket + 1;

@@ -1,5 +1,5 @@
-/* truth SHAPE|all [MIB [MILLIONS_OF_ACCESSES]]: loops whose every memory instruction belongs
- * to one object that is known beforehand.
+/* truth SHAPE|all [MIB [MILLIONS_OF_ACCESSES]]: loops in which every memory instruction accesses
+ * one known object.
  *
  *   gather   random loads from a heap array              truth_gather_object
  *   static   random loads from a static array            truth_static_object
@@ -10,12 +10,12 @@
  *   jump     a load right before a jump                  truth_jump_object
  *   compare  a comparison with memory, and a jump        truth_compare_object
  *   vector   16-byte vector loads and stores, scattered  truth_vector_object
- *   avx      the same in 32 bytes, where there is AVX    truth_avx_object
+ *   avx      like vector with 32 bytes, where there is AVX   truth_avx_object
  *   compute  arithmetic in registers, no memory at all
  *
- * Access pattern, by construction: one thread, one object, everywhere in it. The hot loops
- * keep their counters and random numbers in registers; `objdump -d` shows no other memory
- * operand. An object is also prepared by loops that touch it alone.
+ * Access pattern, by construction: one thread, anywhere in one object. The hot loops keep their
+ * counters and random numbers in registers; `objdump -d` shows no other memory operand. Loops
+ * that touch only the object also prepare it.
  *
  * One line for each shape: SHAPE OBJECT ADDRESS SIZE prepare SECONDS loop SECONDS checksum. */
 #include "workload.h"
@@ -81,7 +81,7 @@ HOT static uint64_t loop_jump(uint64_t *truth_jump_object, uint64_t mask, uint64
     return sum;
 }
 
-/* The empty assembly keeps the compiler from replacing the jump by arithmetic. */
+/* The empty assembly keeps the compiler from replacing the jump with arithmetic. */
 HOT static uint64_t loop_compare(uint64_t *truth_compare_object, uint64_t mask, uint64_t count) {
     uint64_t state = random_seed(5), smaller = 0;
     for (uint64_t i = 0; i < count; i++)
@@ -144,7 +144,7 @@ static void fill_cycle(uint64_t *array, uint64_t count) {
     }
 }
 
-/* A function for each object allocates it, so that each has a call site with its name. */
+/* Each object has an allocating function of its own, so that its call site has the object's name. */
 #define HEAP_OBJECT(name)                                                                     \
     __attribute__((noinline, noclone, no_icf)) static uint64_t *name(size_t bytes) {          \
         void *memory = NULL;                                                                  \

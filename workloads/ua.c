@@ -1,16 +1,16 @@
-/* ua: heat around a moving source, on an unstructured mesh of cubes that is adapted to it now and
- * then, in the manner of NPB UA.
+/* ua: heat around a moving source, on an unstructured mesh of cubes that is adapted to the source
+ * from time to time, in the manner of NPB UA.
  *
- * Access pattern, by construction, with T threads; elements are in the order of their place along
- * a space-filling curve, and there are as many as the source's place wants:
+ * Access pattern, by construction, with T threads; elements are in the order of their place along a
+ * space-filling curve, and their number depends on the source's place:
  *   heat, heat_next   block: thread k reads and writes share k of T of the elements in use, and
  *                     gathers their neighbours' heat, through an index
- *   starts, faces     block: whose neighbours an element has; written when the mesh changes, then
+ *   starts, faces     block: neighbours of the elements; written when the mesh changes, then
  *                     read only
  *   elements, former  shared: this mesh and the one before; written by the master when the mesh
  *                     changes, then searched by all
- * The arrays are allocated once, for as many elements as there may be. After an adaptation a
- * thread's share is of other elements than before.
+ * The arrays are allocated once, for the largest number of elements. After an adaptation, a thread's
+ * share has other elements than before.
  * The master initialises everything. */
 #include "workload.h"
 #include <math.h>
@@ -33,7 +33,7 @@ static uint64_t *starts, *team_faces; /* how many each thread has */
 static struct face *faces;
 static size_t face_capacity;
 
-/* Every third bit. */
+/* Spreads the bits of x to every third bit. */
 static uint64_t spread(uint64_t x) {
     x = (x | x << 16) & 0x0000FF0000FF;
     x = (x | x << 8) & 0x00F00F00F00F;
@@ -45,7 +45,7 @@ static uint64_t key_of(size_t x, size_t y, size_t z) {
     return spread(x) | spread(y) << 1 | spread(z) << 2;
 }
 
-/* The source goes round the middle of the cube. */
+/* The source circles the centre of the cube. */
 static void source(size_t step, double *at) {
     double angle = 2 * M_PI * step / 200;
     at[0] = finest * (0.5 + 0.25 * cos(angle));
@@ -53,7 +53,7 @@ static void source(size_t step, double *at) {
     at[2] = finest * 0.5;
 }
 
-/* An element is halved while its distance from the source is less than `resolution` of it. */
+/* Halves an element while its distance from the source is less than `resolution` times its size. */
 static void divide(const double *at, size_t x, size_t y, size_t z, size_t size) {
     double half = size / 2.0, dx = x + half - at[0], dy = y + half - at[1], dz = z + half - at[2];
     if (size > 1 && (double)resolution * size > sqrt(dx * dx + dy * dy + dz * dz)) {
@@ -79,7 +79,7 @@ static size_t find(const struct element *list, size_t length, uint64_t key) {
 
 static double volume(const struct element *e) { return (double)e->size * e->size * e->size; }
 
-/* Heat of new elements from the old: the parts' mean, or what the whole had. */
+/* Heat of new elements from the old: the mean of the parts, or the value of the whole. */
 static void carry_over(struct share mine) {
     for (size_t i = mine.first; i < mine.end; i++) {
         size_t j = find(former, former_count, elements[i].key);
@@ -95,9 +95,9 @@ static void carry_over(struct share mine) {
     }
 }
 
-/* The faces of element `i` in the square of `size` at `at`, just outside it: with the element
- * there, or, if that is smaller, in each quarter of the square. Returns how many, and writes them
- * to `into` unless that is null. */
+/* Finds the faces of element `i` in the square of `size` at `at`, just outside of the element: one face
+ * with the element there, or, if that element is smaller, faces in each quarter of the square. Writes
+ * them to `into` unless it is null, and returns their number. */
 static size_t find_faces(size_t i, const size_t *at, int axis, size_t size, struct face *into) {
     size_t other = find(elements, count, key_of(at[0], at[1], at[2])), found = 0;
     if (elements[other].size >= size) {
@@ -169,7 +169,7 @@ static void adapt(size_t step) {
 #pragma omp barrier
 }
 
-/* Explicit; the steps are short enough that no element gives away all it has. */
+/* An explicit step, short enough that no element loses all its heat. */
 static void diffuse(size_t hot) {
     struct share mine = my_share(count);
     for (size_t i = mine.first; i < mine.end; i++) {
@@ -196,7 +196,7 @@ int main(int argc, char **argv) {
     size_t steps = parameters[2].value, every = parameters[3].value;
     finest = (size_t)1 << parameters[0].value;
     resolution = parameters[1].value;
-    /* A level's elements fill a shell around the source: up to 30 resolution^3 of them. */
+    /* Elements of a level fill a shell around the source: up to 30 resolution^3 elements. */
     capacity = 50 * resolution * resolution * resolution * parameters[0].value;
     face_capacity = 8 * capacity;
     elements = allocate(capacity * sizeof *elements);

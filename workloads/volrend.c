@@ -1,5 +1,5 @@
-/* volrend: a volume of densities rendered from all sides by casting rays, with the access pattern
- * of SPLASH's Volrend.
+/* volrend: renders a volume of densities from all sides by casting rays, with the access pattern of
+ * SPLASH's Volrend.
  *
  * Access pattern, by construction, with T threads:
  *   densities, shades   shared: read by all wherever their rays go, never written after the master
@@ -7,8 +7,8 @@
  *   largest             shared: read by all at every sample, small
  *   pixels              tiles of 4 x 4 pixels, contiguous (64 bytes): thread k writes tiles k,
  *                       k + T, k + 2 T, …; the master reads all between frames
- * The master initialises everything. SPLASH's threads steal tiles from each other; here they do
- * not, so that a run is like the next. */
+ * The master initialises everything. SPLASH's threads steal tiles from each other; here they don't,
+ * so that runs are alike. */
 #include "volrend.h"
 
 int main(int argc, char **argv) {

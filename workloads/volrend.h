@@ -1,4 +1,4 @@
-/* A volume of densities, rendered by casting rays: for volrend and splash_mix. */
+/* Renders a volume of densities by casting rays, for volrend and splash_mix. */
 #ifndef VOLREND_H
 #define VOLREND_H
 
@@ -7,7 +7,7 @@
 
 #define VOLREND_TILE 4
 #define VOLREND_BLOCK 8
-/* Densities up to this are air. */
+/* Largest density that counts as air. */
 #define VOLREND_AIR 20
 
 static struct {
@@ -26,7 +26,7 @@ static inline uint8_t density(size_t z, size_t y, size_t x) {
 
 static double volrend_radius(void) { return 0.4 * volume.n; }
 
-/* A head, roughly: skin, skull and brain, each with some noise. */
+/* Density of a simple head: skin, skull and brain, each with noise. */
 static uint8_t tissue(size_t index, double r) {
     double depth = r / volrend_radius();
     int noise = random_at(index) % 16;
@@ -44,7 +44,7 @@ static void fill_block(size_t bz, size_t by, size_t bx) {
                     *most = density(z, y, x);
 }
 
-/* A cube of `n` samples a side, a multiple of VOLREND_BLOCK; images of n x n pixels. */
+/* Builds a cube of `n` samples a side, a multiple of VOLREND_BLOCK; images have n x n pixels. */
 static void volrend_build(size_t n) {
     volume.n = n;
     volume.blocks = n / VOLREND_BLOCK;
@@ -75,7 +75,7 @@ static void volrend_build(size_t n) {
                    b % volume.blocks);
 }
 
-/* The density between samples, linear along each axis. */
+/* The density between samples, interpolated linearly along each axis. */
 static inline double between(double z, double y, double x) {
     size_t k = z, j = y, i = x;
     double dz = z - k, dy = y - j, dx = x - i;
@@ -86,8 +86,8 @@ static inline double between(double z, double y, double x) {
     return near * (1 - dz) + far * dz;
 }
 
-/* Follows a ray from the front until hardly any light is left. The eye goes round the volume once
- * in 36 frames. `skip` leaves out blocks of air, which must change nothing but the time. */
+/* Follows a ray from the front until hardly any light is left. The eye circles the volume once in
+ * 36 frames. `skip` leaves out blocks of air, which must change only the time. */
 static uint32_t cast(size_t frame, double column, double row, int skip) {
     double angle = 2 * M_PI * (frame % 36) / 36, half = volume.n / 2.0, end = volume.n - 1.001;
     double ax = -sin(angle), ay = cos(angle), light = 1, seen = 0;
@@ -119,7 +119,7 @@ static void volrend_tiles(size_t frame, size_t first, size_t stride) {
                      tile / row * VOLREND_TILE + pixel / VOLREND_TILE + 0.5, 1);
 }
 
-/* By one thread, when a frame is done. */
+/* Called by one thread when a frame is done. */
 static void volrend_add_frame(void) {
     double lit = 0;
     for (size_t i = 0; i < volume.n * volume.n; i++) {
@@ -130,7 +130,7 @@ static void volrend_add_frame(void) {
     volume.most_lit = fmax(volume.most_lit, lit);
 }
 
-/* From all sides a ball is a disc, to within a pixel at its edge; and skipping air is not seen. */
+/* Seen from any side, a ball is a disc within a pixel at its edge; skipping air must change nothing. */
 static void volrend_check(void) {
     double radius = volrend_radius(), disc = M_PI * radius * radius, edge = 2 * M_PI * radius;
     REQUIRE(volume.least_lit > disc - edge && volume.most_lit < disc + edge,

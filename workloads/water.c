@@ -3,12 +3,12 @@
  * the oxygens, force-shifted at half the box), velocity Verlet, half a femtosecond a step.
  *
  * Access pattern, by construction, with T threads:
- *   molecules   alternating: to move them and for the springs, thread k reads and writes share
- *               k of T in the order of the array; for the forces between molecules it writes the
- *               forces of share k of T in `order`, and reads all positions
- *   order       shared: read by all; the molecules sorted by their place along x, anew by the
- *               master every ten steps, so that the second owner changes as molecules drift
- * The array's order is by z first, so that the two owners of a molecule differ for most.
+ *   molecules   alternating: for moves and springs, thread k reads and writes share k of T in the
+ *               order of the array; for the forces between molecules it writes the forces of share
+ *               k of T in `order`, and reads all positions
+ *   order       shared: read by all; molecules sorted by their place along x, by the master every
+ *               ten steps, so that the second owner changes as molecules drift
+ * The array is sorted by z first, so that most molecules have two different owners.
  * The master initialises everything. */
 #include "workload.h"
 #include <math.h>
@@ -23,7 +23,7 @@
 
 static const double mass[3] = {15.9994, 1.008, 1.008}, charge[3] = {-0.82, 0.41, 0.41};
 
-/* 288 bytes: about what SPLASH's molecule has, which keeps more derivatives. */
+/* 288 bytes, about the size of SPLASH's molecule, which stores more derivatives. */
 struct molecule {
     double position[3][3], velocity[3][3], force[3][3];
     double potential; /* half of what it shares with others */
@@ -46,7 +46,7 @@ static void build(void) {
         order[i] = i;
         for (int s = 0; s < 3; s++)
             for (int d = 0; d < 3; d++) {
-                /* A hydrogen towards the next oxygen along x, and one towards y. */
+                /* One hydrogen towards the next oxygen along x, the other one along y. */
                 m->position[s][d] = cell[d] * SPACING + site[s][d];
                 /* About 300 K: sqrt(R T / mass) is 0.0158 / sqrt(mass) Å/fs; uniform here. */
                 m->velocity[s][d] = 0.0158 * sqrt(3 / mass[s]) * (2 * unit(random_next(&seed)) - 1);
@@ -60,7 +60,7 @@ static void build(void) {
                 molecules[i].velocity[s][d] -= momentum[d] / total;
 }
 
-/* By insertion: nearly sorted from the second time on. */
+/* Insertion sort: the order is nearly sorted from the second time on. */
 static void sort_by_place(void) {
     for (size_t i = 1; i < count; i++) {
         uint32_t moved = order[i];
@@ -86,7 +86,7 @@ static void spring(struct molecule *m, int a, int b, double stiffness, double le
     m->potential += 0.5 * pull * (r - length);
 }
 
-/* What site b of `other` does to site a of `m`. */
+/* The force of site b of `other` on site a of `m`. */
 static inline void attract(struct molecule *m, int a, const struct molecule *other, int b) {
     double along[3], square = 0;
     for (int d = 0; d < 3; d++) {
@@ -125,7 +125,7 @@ static void attract_all(struct molecule *m) {
             attract(m, pair / 3, other, pair % 3);
 }
 
-/* Springs by the order of the array; then the rest, by place. */
+/* Forces of springs in the order of the array; then forces between molecules in `order`. */
 static void forces(void) {
     struct share mine = my_share(count);
     for (size_t i = mine.first; i < mine.end; i++)
@@ -174,7 +174,7 @@ static double my_energy(void) {
     return sum;
 }
 
-/* The potential of everything that `m` has a part in; its force anew. */
+/* All potential that involves `m`; also computes its forces anew. */
 static double potential_with(struct molecule *m) {
     pull_together(m);
     double within = m->potential;
@@ -182,7 +182,7 @@ static double potential_with(struct molecule *m) {
     return within + 2 * (m->potential - within);
 }
 
-/* A force is what the potential loses along its way, by differences. */
+/* Checks that a force equals the fall of the potential along its direction, by differences. */
 static void check_forces(void) {
     const double shift = 1e-4;
     for (size_t sample = 0; sample < 9; sample++) {

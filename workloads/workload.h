@@ -1,5 +1,5 @@
-/* What every workload needs: arguments, checks, memory, random numbers, shares of a team, and
- * a pause that lets a test look at where the pages are.
+/* Common part of all workloads: arguments, checks, memory, random numbers, shares of a team, and
+ * a pause in which a test inspects the nodes of pages.
  *
  * With WORKLOAD_PAUSE_FILE=PATH in the environment, pause_for_inspection() writes
  *
@@ -10,7 +10,7 @@
  * to PATH (complete as soon as it exists) and waits until PATH.go exists, for at
  * most 60 seconds.
  *
- * With WORKLOAD_UNTIL=PATH those that ask (triad, cluster, pairs, restless) repeat their computation until
+ * With WORKLOAD_UNTIL=PATH, some programs (triad, cluster, pairs, restless) repeat their computation until
  * PATH exists. */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
@@ -44,7 +44,7 @@ static inline void die(const char *message) {
     exit(1);
 }
 
-/* Positional argument `index` as a positive number. */
+/* Positional argument `index` as a positive number; `otherwise` if absent. */
 static inline double argument(int argc, char **argv, int index, double otherwise) {
     if (index >= argc)
         return otherwise;
@@ -58,7 +58,7 @@ static inline double argument(int argc, char **argv, int index, double otherwise
     return value;
 }
 
-/* Takes `--name` out of the arguments; true if it was there. */
+/* Removes `--name` from the arguments; true if it was there. */
 static inline int flag(int *argc, char **argv, const char *name) {
     for (int i = 1; i < *argc; i++)
         if (!strcmp(argv[i], name)) {
@@ -69,8 +69,8 @@ static inline int flag(int *argc, char **argv, const char *name) {
     return 0;
 }
 
-/* What the command line may give: a whole number in its place, or, where the name begins with
- * a dash, a flag. */
+/* A parameter of the command line: a positional whole number, or, if its name begins with a dash,
+ * a flag. */
 struct parameter {
     const char *name;
     size_t otherwise, least, most, value;
@@ -92,7 +92,7 @@ static inline void usage(const struct parameter *parameters, int count) {
     exit(2);
 }
 
-/* Flags may stand anywhere, numbers in the order of the table. */
+/* Reads parameters: flags in any place, numbers in the order of the table. */
 static inline void read_parameters(int argc, char **argv, struct parameter *parameters, int count) {
     for (struct parameter *p = parameters; p < parameters + count; p++)
         p->value = *p->name == '-' ? (size_t)flag(&argc, argv, p->name) : p->otherwise;
@@ -114,7 +114,7 @@ static inline void read_parameters(int argc, char **argv, struct parameter *para
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 #define READ_PARAMETERS(parameters) read_parameters(argc, argv, parameters, LENGTH(parameters))
 
-/* How often a team does its computation: once, or until it is told to end. */
+/* Number of rounds of the computation: one, or with WORKLOAD_UNTIL as many as until the file exists. */
 static inline atomic_long *rounds_of_team(void) {
     static atomic_long rounds;
     if (!rounds)
@@ -122,16 +122,16 @@ static inline atomic_long *rounds_of_team(void) {
     return &rounds;
 }
 
-/* Is there a round of this number? Asked by all threads of a team. */
+/* Does the computation have a round of this number? All threads of the team ask. */
 static inline int another_round(long round) { return round < *rounds_of_team(); }
 
-/* Told by the master. The others may be in the next round already: it is the last one then. */
+/* Called by the master. Others may have begun the next round, which is then the last one. */
 static inline void round_ended(long round) {
     if (*rounds_of_team() == LONG_MAX && access(getenv("WORKLOAD_UNTIL"), F_OK) == 0)
         *rounds_of_team() = round + 2;
 }
 
-/* What the computation must have come to: otherwise one line on standard error, exit status 1. */
+/* Checks a result of the computation; if wrong, one line on standard error and exit status 1. */
 #define REQUIRE(holds, ...)                                                                        \
     do {                                                                                           \
         if (!(holds)) {                                                                            \
@@ -155,7 +155,7 @@ static inline void *allocate(size_t bytes) {
     return memory;
 }
 
-/* xorshift64: the state is the number, and never zero. */
+/* xorshift64: the state is the random number, and never zero. */
 static inline uint64_t random_next(uint64_t *state) {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -167,7 +167,7 @@ static inline uint64_t random_below(uint64_t *state, uint64_t bound) {
     return (unsigned __int128)random_next(state) * bound >> 64;
 }
 
-/* Random number `index` of its own, whoever asks for it: the finaliser of splitmix64. */
+/* The random number of an index, independent of the caller: the finaliser of splitmix64. */
 static inline uint64_t random_at(uint64_t index) {
     index = (index + 1) * 0x9E3779B97F4A7C15u;
     index = (index ^ index >> 30) * 0xBF58476D1CE4E5B9u;
@@ -175,19 +175,19 @@ static inline uint64_t random_at(uint64_t index) {
     return index ^ index >> 31;
 }
 
-/* Of `bits`, a number from 0 up to but not including 1. */
+/* A number from 0 up to but not including 1, from random bits. */
 static inline double unit(uint64_t bits) { return (bits >> 11) * 0x1p-53; }
 
 static inline uint64_t random_seed(uint64_t which) {
     return (which + 1) * 0x9E3779B97F4A7C15u;
 }
 
-/* Where share `k` of `n` begins when `count` elements are divided over `n`. */
+/* First element of share `k` when `count` elements are divided into `n` shares. */
 static inline size_t share_begin(size_t count, int k, int n) {
     return (unsigned __int128)count * k / n;
 }
 
-/* A distance in a periodic box, taken the short way round. */
+/* The shortest distance in a periodic box. */
 static inline double short_way(double x, double box) {
     double turns = x / box;
     return x - box * (double)(int)(turns + (turns < 0 ? -0.5 : 0.5));
@@ -206,7 +206,7 @@ static inline struct share my_share(size_t count) {
     return share_of(count, omp_get_thread_num(), omp_get_num_threads());
 }
 
-/* `fill`s `count` elements: the master all of them, or each thread its share. */
+/* Calls `fill` for `count` elements: by the master for all, or by each thread for its share. */
 static inline void fill_shares(size_t in_parallel, size_t count,
                                void (*fill)(size_t first, size_t end)) {
 #pragma omp parallel if (in_parallel)
@@ -216,8 +216,8 @@ static inline void fill_shares(size_t in_parallel, size_t count,
     }
 }
 
-/* The sum of every thread's `mine`, called by the whole OpenMP team. Adds up in thread order,
- * so that a given number of threads gives one result to the last bit. */
+/* The sum of every thread's `mine`, called by the whole OpenMP team. Adds in thread order, so that
+ * the result of a given number of threads is the same to the last bit. */
 static inline double team_sum(double mine) {
     static struct {
         _Alignas(64) double sum;
