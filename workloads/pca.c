@@ -2,8 +2,8 @@
  * merge, as in Metis's PCA (which also ends there, without a principal component).
  *
  * Access pattern, by construction, with T threads:
- * matrix      shared: an allocation for each row; a thread reads both rows of its current pair; never written after the
- *               start
+ *   matrix      shared: an allocation for each row; a thread reads both rows of its current pair; never written after
+ *               the start
  *   means       block: thread k writes share k of T; all threads read all of it
  *   pairs       the tasks, a cache line each, in 16 runs for each thread; a thread takes the next run when it is done
  *   results     private: for each pair its key (a cache line) and its value, both allocated by the thread that computed

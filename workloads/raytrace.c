@@ -6,9 +6,9 @@
  *                    has built the scene
  *   image            tiles of 8 x 8 pixels, contiguous (256 bytes): thread k writes tiles k, k + T,
  *                    k + 2 T, …; the master reads all between frames
- * rays             the number of the next ray, which each thread writes for every ray With --mark the frames are the
- * stable phase. The master initialises everything. SPLASH's threads steal tiles from each other; here they don't, so
- * that runs are alike. */
+ *   rays             the number of the next ray, which each thread writes for every ray
+ * With --mark the frames are the stable phase. The master initialises everything. SPLASH's threads steal tiles from
+ * each other; here they don't, so that runs are alike. */
 #include "nearpage.h"
 #include "raytrace.h"
 
