@@ -8,16 +8,17 @@ from reproduction import charts, document
 PAPER = "ARS"
 ALGORITHMS = ["out-u-local", "out-w-local", "out-u", "out-w", "in-w"]
 FACTORS = ["1", "1.5", "1.7", "1.9", "2", "2.1", "2.5", "3", "3.5"]
-# How often nodes check in a run under round-robin, and whether counts start afresh then: the paper says neither. As few as its few migrations
-# point to, from five to twenty; and counts that go on.
+# How often nodes check in a run under round-robin, and whether counts then start afresh: the paper says neither. Its
+# few migrations suggest few checks, so these are from five to twenty, with counts that start afresh or go on.
 CHECKS = {"5": (5, 1), "10": (10, 1), "20": (20, 1), "10, on": (10, 0)}
-# Of these the pairs are held against the paper's; the others, and what is below, are the experiments with the pairs that differ.
+# The variant that is compared with the paper's pairs; the others, and those below, are experiments with the pairs that
+# differ.
 CHOSEN = "10"
 ONE_CHECK, ALL_DATA = "one check, two thirds into the run", "private data, code and stacks monitored as well"
 # "The Round-robin scheme is used as the default allocation policy to initially distribute data" (§5.4).
 INITIAL = ["--initial", "round-robin"]
-# "A mechanism that migrates shared data" (§4), monitored as "shared memory transactions" (§3): heap and own static data that several threads
-# use. Everything else is local to who touches it first.
+# "A mechanism that migrates shared data" (§4), monitored as "shared memory transactions" (§3): heap and static data
+# that several threads use. All other data is local to the thread that touches it first.
 SHARED = ["--set", "pages=shared"]
 
 TABLE_2 = {  # mig, p-p, mul, err of Out-U-local, Out-W-local, Out-U, Out-W, In-W.
@@ -33,9 +34,9 @@ FIGURE_6 = {
     "radix": {"1": (201, 48), "1.5": (154, 22), "1.7": (154, 22), "1.9": (154, 22), "2": ("–", 0), "2.1": ("–", 0), "2.5": ("–", 0)},
 }
 
-# The most that a program gains; of the others there is no number.
+# Largest gain of a program; the paper has no figure for the others.
 FIGURE_7 = {"sor": 1.88}
-# Published counts that are nearer to each other are not ranked: of each there is one run.
+# Published counts closer than this share are not ranked, because the paper has a single run of each.
 APART = 0.25
 
 
@@ -44,7 +45,7 @@ def run(tools, machine, workload, where):
     arguments = machine["own_size"].get(workload)
     if not arguments:
         return None
-    # Its own sizes have its machine's own caches; above these are divided, as sizes are.
+    # The paper's sizes run with the machine's own caches; elsewhere both sizes and caches are scaled down.
     machine = {**machine, "file": undivided(tools, machine["preset"])}
     path = f"{where}-own"
     key, tracing = tools.traced(machine, workload, arguments, path)

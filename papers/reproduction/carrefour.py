@@ -15,7 +15,8 @@ PARTS = ["compute_ns", "local_stall_ns", "remote_stall_ns", "move_ns", "wait_ns"
 # "Since thread clustering is well documented and understood, we did not evaluate it" (§3.1).
 STILL = ["--set", "clustering=0"]
 
-# Published, machine A. Faster than Linux by: all, replication, interleaving, co-location alone (Table 4).
+# Published, machine A: speed-up over Linux by all mechanisms, by replication, interleaving and co-location alone (Table
+# 4).
 TABLE_4 = {
     "quake": (0.74, -0.04, 0.0, 0.65),
     "cluster": (1.84, 1.76, 0.94, 0.51),
@@ -31,24 +32,25 @@ TABLE_3 = {
     "cluster": ("25.4k", "14.5", "858"), "faces": ("4k", "3", "1.3k"), "faces long": ("4.1k", "5", "1.4k"), "pca": ("31k", "33", "41.3k"),
     "sor": ("0", "0", "1"), "sp": ("0", "305", "1.7k"),
 }
-# By how much replicas make its memory larger, % (§4.4).
+# Growth of memory by replicas, % (§4.4).
 MEMORY = {"cluster": 353, "faces": 210, "pca": 5}
-# Under the better and the worse policy (Table 1): interleaving and first touch in both.
+# Under the better and the worse policy (Table 1): interleaving and first touch for both programs.
 TABLE_1 = {
     "cluster": {"local": (25, 25), "latency": (476, 1197), "controllers": (8, 170), "links": (22, 85), "use": (59, 33), "mpki": (16.85, 16.89), "ipc": (0.29, 0.15)},
     "pca": {"local": (25, 33), "latency": (465, 660), "controllers": (5, 130), "links": (20, 68), "use": (48, 31), "mpki": (7.35, 7.4), "ipc": (0.52, 0.36)},
 }
-# By how much interleaving is faster, %: "the performance varies by a factor of two" (Figure 2b, of the text).
+# Speed-up by interleaving, %: "the performance varies by a factor of two" (Figure 2b, in the text).
 FIGURE_2B = {"cluster": 100}
-# Two at once (Table 5): of each, by all and by one mechanism alone.
+# Two programs at once (Table 5): each one's speed-up by all mechanisms and by each alone.
 TABLE_5 = {
     ("sor", "cluster"): ((0.02, 0.02, -0.05, -0.01), (0.71, 0.73, 0.17, 0.06)),
     ("pca", "cluster"): ((0.24, 0.18, 0.08, 0.14), (0.57, 0.57, 0.05, 0.01)),
     ("faces", "cluster"): ((0.53, 0.53, 0.12, 0.12), (0.71, 0.71, 0.09, 0.04)),
 }
-# Of two at once, on both machines: by how much it is ahead at most (Figure 9, of the text).
+# Two programs at once, on both machines: Carrefour's largest lead (Figure 9, in the text).
 TOGETHER_AHEAD = {"kernel-balancing": 0.62, "interleave": 0.36}
-# Machine B, "for instance, when running Streamcluster or FaceRecLong" (Figure 5, of the text): how much faster Carrefour is at most.
+# Machine B, "for instance, when running Streamcluster or FaceRecLong" (Figure 5, in the text): Carrefour's largest
+# speed-up.
 ON_B = {"first-touch": 2.63, "kernel-balancing": 1.65, "interleave": 0.58}
 NAMES = {
     "quake": "Facesim", "cluster": "Streamcluster", "faces": "FaceRec", "faces long": "FaceRecLong", "pca": "PCA", "sor": "MG", "sp": "SP", "is": "IS",
@@ -61,7 +63,7 @@ def jobs(tools):
     machine.setdefault("file", tools.scaled(machine))
     sizes = tools.matrix["carrefour"]
     found = {f"alone {workload}": lambda workload=workload: alone(tools, machine, workload) for workload in sizes["alone"]}
-    # With a thread on each of its CPUs.
+    # A thread on each of machine B's CPUs.
     other = {**machine, "preset": OTHER, "threads": sizes["machine_b"]["threads"]}
     other["file"] = tools.scaled(other)
     found |= {f"machine B {workload}": lambda workload=workload: on_b(tools, other, workload) for workload in sizes["machine_b"]["workloads"]}
@@ -77,7 +79,7 @@ def simulate(tools, machine, recordings, *words):
 
     where = words.index("--policy")
     others = words[where + 2:]
-    # What the kernel's policy alone is told is refused where that is not among the policies.
+    # Settings of `kernel-balancing` are refused if the policy is not simulated.
     for name in tools.KERNEL:
         at = next((at for at, word in enumerate(others) if word.startswith(name + "=")), None)
         others = others if at is None else [*others[:at - 1], *others[at + 1:]]
@@ -139,7 +141,8 @@ def together(tools, machine, built_ns, mechanisms=True):
             key, tracing[workload] = tools.traced(where, workload, sizes[workload], paths[-1])
             keys += key
 
-        # Recorded moves begin where every program does, on the first CPU: nobody waits long for it.
+        # Recorded moves begin on the first CPU, where every program starts; short slices keep programs from waiting
+        # long for it.
         turns = ["--set", "slice_ns=100000"]
         if start_ns := built_ns.get(pair[0]):
             later = paths[0] + ".built.toml"
@@ -156,7 +159,7 @@ def together(tools, machine, built_ns, mechanisms=True):
     return {"pairs": pairs, "tracing_s": sum(tracing.values()), "replaying_s": replaying}
 
 
-# All memory of a program that is not a file's or a stack, on the node that is farthest from node 0.
+# Places all memory except files and stacks on the node that is farthest from node 0.
 REMOTE = """version = 1
 policy = "remote"
 machine = "{machine}"
@@ -380,7 +383,7 @@ def table_1(runs, drawing, clock_ghz):
         row("use of links", "use", lambda result: 100 * result["link_use_mean"], "{:.0f} %")
         row("misses in 1000 instructions", "mpki", lambda result: result["misses_per_kilo_instruction"], "{:.1f}")
         row("instructions a cycle", "ipc", lambda result: result["instructions_per_cycle"], "{:.2f}")
-        # By Little's law: misses a cycle times the cycles that each takes.
+        # Misses in flight by Little's law: misses a cycle times cycles per miss.
         under_way = [misses / 1000 * speed * latency for misses, speed, latency in zip(theirs["mpki"], theirs["ipc"], theirs["latency"])]
         ours = [result["misses_per_kilo_instruction"] / 1000 * result["instructions_per_cycle"] * mean_latency(result) * clock_ghz for result in [best, worst]]
         rows.append([workload, "misses under way, of these", *[published(f"{a:.1f}", f"{b:.1f}") for a, b in zip(under_way, ours)]])

@@ -7,19 +7,20 @@ import re
 import shutil
 import subprocess
 
-# The command, and the Debian package that has it.
+# The command and its Debian package.
 COMMAND, PACKAGE = "gnuplot", "gnuplot-nox"
-# Okabe and Ito's colours, which colour-blind readers tell apart (jfly.uni-koeln.de/color). Grey is what is published.
+# Okabe and Ito's colours, which colour-blind readers can tell apart (jfly.uni-koeln.de/color). Published values are
+# grey.
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000"]
 SHAPES = [5, 7, 9, 11, 13, 4, 6]
 PUBLISHED, GREY = "published", "#888888"
 POINT = "with points pt 13 ps 1.2 lc rgb '#000000'"
 LEVEL = "with lines dt 2 lw 1.5 lc rgb '#000000'"
-# Of an axis that is logarithmic on both sides of zero.
+# Tick values of an axis that is logarithmic on both sides of zero.
 MARKS = [-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50]
-# As gnuplot writes it at every word.
+# The attributes that gnuplot writes for every word.
 FONT = ' font-family="sans-serif" font-size="13.00" '
-# Pixels; letters and lines are those of this font.
+# Pixels; a letter's width and a line's height in this font.
 WIDTH, LETTER, LINE = 800, 7, 17
 TITLE, LEFT, GAP = 30, 70, 14
 
@@ -32,13 +33,13 @@ class Panel:
     unit: str
     labels: list
     values: list
-    # Published values by label, drawn over stacks of ours.
+    # Published values by label, drawn over stacks of simulated values.
     published: list = dataclasses.field(default_factory=list)
-    # What values are held against, by what it is called.
+    # Reference values by name, drawn as lines.
     levels: dict = dataclasses.field(default_factory=dict)
-    # Axes that are logarithmic.
+    # Logarithmic axes, such as "xy".
     log: str = ""
-    # Where along the vertical axis it has marks, if not where gnuplot puts them, and words in the picture: across, up, text.
+    # `marks`: ticks of the vertical axis in place of gnuplot's; `notes`: texts in the picture, as across, up, text.
     marks: list = dataclasses.field(default_factory=list)
     notes: list = dataclasses.field(default_factory=list)
 
@@ -191,7 +192,7 @@ def vertical(panel, scale):
     """The vertical axis."""
     words = [f"set yrange [{scale[0]:.6g}:{scale[1]:.6g}]", "unset mytics"]
     words += [f"set ytics scale 0.5 {tics(panel.marks)}"] if panel.marks else []
-    # 10k for 10000, which has no place.
+    # Writes 10k instead of 10000, for which there is no room.
     return [*words, f"set format y '{'%.0s%c' if 'y' in panel.log and scale[1] > 1 else '%h'}'"]
 
 
@@ -216,7 +217,7 @@ def script(axes, legend, columns, height, x="", sideways=False):
     legend = [*legend, *((LEVEL, level) for level in dict.fromkeys(level for panel in panels for level in panel.levels))]
     names = [line for panel in panels for label in panel.labels for line in str(label).split("\n")]
     longest, deep = LETTER * max(map(len, names)), 1 + max(str(label).count("\n") for panel in panels for label in panel.labels)
-    # Labels on the left are there once, other axes at every panel.
+    # Labels at the left appear once, other axes in every panel.
     first, left = (longest + 12, 2 * GAP) if sideways else (LEFT, LEFT)
     wide = (WIDTH - first - (columns - 1) * left - GAP) / columns
     turned = not x and not sideways and longest > wide / max(len(panel.labels) for panel in panels)
@@ -232,7 +233,7 @@ def script(axes, legend, columns, height, x="", sideways=False):
         row, column = divmod(at, columns)
         begin, top = first + column * (wide + left), above + row * (over + height + under) + over
         words += margins([begin / WIDTH, (begin + wide) / WIDTH, 1 - (top + height) / whole, 1 - top / whole])
-        # gnuplot's own label of the axis goes where the longest number lets it.
+        # Placed here, because gnuplot would place an axis's label by the longest number.
         told = column > 0 and panel.unit == panels[at - 1].unit
         unit = [] if told or sideways else [f"set label {quoted(panel.unit)} at screen {(begin - LEFT + 12) / WIDTH:.5f}, graph 0.5 center rotate by 90"]
         words += [f"set title {quoted(panel.title)} offset 0,-0.6", "unset label", *unit, "unset arrow", "unset logscale", *(f"set logscale {axis}" for axis in panel.log)]
@@ -260,7 +261,7 @@ def script(axes, legend, columns, height, x="", sideways=False):
         f"set grid {'x' if sideways else 'y'}tics back lt 1 lw 0.5 lc rgb '#dddddd'",
         f"set {'y' if sideways else 'x'}zeroaxis lt 1 lc rgb '#444444'",
     ]
-    # The legend is a plot of nothing over the whole picture.
+    # The legend is an empty plot over the whole picture.
     keys = [*margins([0, 1, 0, 1]), "unset border", "unset xtics", "unset ytics", "set xrange [0:1]", "set yrange [0:1]"]
     keys += [f"set key at screen 0.5, screen {1 - 4 / whole:.5f} center top horizontal Left reverse samplen 1.6 maxcols {beside}"]
     keys += ["plot 2 notitle, " + ", ".join(f"keyentry {how} title {quoted(title)}" for how, title in legend)]

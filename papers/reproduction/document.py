@@ -7,7 +7,7 @@ from reproduction import ars, carrefour, charts, marathe, must_hold, numamma, pi
 
 RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "benches", "results")
 
-# What begins a column of the time from when the second thread starts to the end.
+# Prefix of columns with the time from the second thread's start to the end.
 SEVERAL = "several threads: "
 OFFLINE = ["round-robin", "interleave", "block-naive", "plan:object", "plan:uniform", "plan:hop-sensitive"]
 ONLINE = [

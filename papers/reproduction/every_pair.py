@@ -9,7 +9,7 @@ from reproduction.document import OFFLINE, OFFLINE_HEADS, ONLINE, ONLINE_HEADS, 
 from reproduction.document import table as markdown
 
 THERE = "first-touch, its threads"
-# Policies of which the table has the time while several threads run, too.
+# Policies for which the table also has the time from the second thread's start.
 SEVERAL_OF = ["first-touch", "interleave", "plan:hop-sensitive"]
 HEADING = "## Every workload on every preset\n"
 
@@ -124,7 +124,7 @@ def carrefour(pairs):
 def section(path, drawing):
     """Of a table of pairs, a file."""
     with open(path, newline="") as file:
-        # What `carrefour` is called in tables of before.
+        # Earlier tables call `carrefour` `traffic`.
         lines = [{column.replace("traffic", "carrefour"): value for column, value in line.items()} for line in csv.DictReader(file)]
     missing = [line for line in lines if line["missing"]]
     pairs = [line for line in lines if not line["missing"]]

@@ -26,7 +26,7 @@ def kept(path, key, make):
             known = json.load(file)
         if known["key"] == key:
             return known["value"]
-        # What was made with another key is not there any more while this is made.
+        # The old file goes before `make` replaces what it belongs to.
         os.remove(path)
     value = make()
     store(path, json.dumps({"key": key, "value": value}))

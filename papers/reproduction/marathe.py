@@ -10,24 +10,25 @@ from reproduction import charts, document
 PRESET, OPTERON = "altix-4-small", "opteron-4"
 # Table 1, cycles of 1.5 GHz: local, remote.
 TABLE_1, CLOCK_GHZ = (207, 430), 1.5
-# Averages over their nine programs by sampling interval, as far as the text has numbers; %, but for shares of samples.
-# Of Figure 8 at 1 it says 60 and, twice, 54.
+# Averages over their nine programs by figure and sampling interval, as far as the text has numbers, in %. For Figure 8
+# at interval 1 the text has 60 once and 54 twice.
 AVERAGES = {
     3: {1: 0.1, 200: 0.001}, 5: {1: 99, 10: 94, 50: 76, 200: 47}, 7: {1: 93, 10: 87, 50: 68, 200: 40}, 8: {1: 54, 10: 55, 50: 48, 200: 28}, 9: {1: 21},
     12: {1: 74, 16: 35}, 14: {1: 58, 16: 22}, 15: {1: 29}, 16: {1: 11},
 }
-# Single programs at an interval of 1.
+# Single programs at interval 1.
 PROGRAMS = {8: {"cg": 98, "mg": 97, "quake": 69}, 9: {"cg": 73, "mg": 17, "ammp": 18}, 15: {"mg": 67, "quake": 20}, 16: {"cg": 67, "mg": 7, "ammp": 6}}
-# LU, whose full trace misleads (§7): fewer remote accesses, less time, by what the hints are of; %.
+# LU, whose full trace misleads (§7): fewer remote accesses and less time, by the source of the hints; %.
 ANOMALY = {8: {"full": -28, 50: 10}, 9: {"full": 0, 50: 8}}
-# Figure 18: mean of the plans made of second-level misses, least and most, and LU by those of the first level, %.
+# Figure 18: plans from second-level misses: mean, least, most; and LU's plan from first-level misses; %.
 FIGURE_18, LU_BY_FIRST_LEVEL = (12.2, -7, 30), -21
 ON_OPTERON = ["sp", "ft", "mg", "cg", "bt", "is", "nas_lu", "quake"]
-# Tracing time at an interval of 1, % of FULL's, by what is sampled (Figures 4 and 11), and of long-latency loads % of the program's.
+# Tracing time at interval 1: % of FULL's, by sampled event (Figures 4 and 11); for long-latency loads also % of the
+# program's.
 TRACE_TIME, OF_PROGRAM = {"long-latency loads": 20, "DTLB misses": 18}, 2.7
-# Of the misses that a program has, % that PEBS sampled at an interval of 1, at most (Figure 17).
+# Largest share of a program's misses that PEBS sampled at interval 1, % (Figure 17).
 PEBS_MOST = 10
-# Figures by what is sampled: of its cost and quality, and of its benefit.
+# Figures by sampled event: those about cost and quality, and those about benefit.
 SAMPLED = {"long-latency loads": ([3, 5, 6, 7], [8, 9]), "DTLB misses": ([10, 12, 13, 14], [15, 16])}
 
 

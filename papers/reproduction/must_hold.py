@@ -3,7 +3,7 @@ from reproduction import document
 
 TITLE = "## What must hold, and where it stands (2026-11-27)"
 
-# Figure, published, wanted, ours, of which run.
+# Figure, published value, required value, own value with verdict, and the run that it is from.
 ROWS = [
     ("Marathe Figure 5, coverage at 1 / 10", "99 / 94 %", "≥ 95 / 88", "98.4 / 95.2 %, **held**", "seven kernels, [2026-11-26](../benches/results/2026-11-26-page-hints.md)"),
     ("Figure 7, useful fraction at 1 / 10", "93 / 87 %", "≥ 88 / 78", "89.1 / 84.7 %, **held**", "the same"),

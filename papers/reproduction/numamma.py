@@ -4,11 +4,12 @@ import os
 from reproduction import charts, document, pictures
 
 PAPER, PRESET = "NumaMMA", "amd48"
-# What is replayed besides: the plan made of the judged run, as in the paper, whose placement is of the program that was analysed.
+# A further plan, made of the judged run itself: the paper also places the very program that it has analysed.
 SAME_RUN, SAME_RUN_POLICY = "object, of the same run", "plan:object"
-# Speedup over first touch, interleaved, block-naive, by NumaMMA (Tables 3 and 4).
+# Speed-ups over first touch of interleaved, block-naive, NumaMMA (Tables 3 and 4).
 SPEEDUPS = {"lu_blocks": (0.96, 0.93, 1.27), "cluster": (1.22, 1.17, 1.28)}
-# %, with every 2,000th and every 10,000th access sampled (Table 1); million samples so, and % of the first of stacks (Table 2).
+# Overhead with every 2,000th and every 10,000th access sampled, % (Table 1); million samples with these, and % of the
+# first on stacks (Table 2).
 SAMPLED = {
     "bt": ((1.30, 5.46), (0.7, 172), 54.55), "cg": ((8.01, 2.93), (0.7, 41), 12.41), "ep": ((3.81, 4.40), (0.6, 19), 99.76),
     "ft": ((3.14, 10.77), (0.5, 39), 43.88), "is": ((-2.11, -4.35), (0.18, 3), 96.01), "nas_lu": ((-6.11, -0.12), (0.65, 110), 35.19),

@@ -8,11 +8,11 @@ import os
 
 from reproduction import charts, document
 
-# The machine that the paper's pictures were taken on (§4).
+# The machine of the paper's pictures (§4).
 PAPER, PRESET = "NumaMMA", "intel32"
-# Rectangles in a picture: across, and up at the most.
+# Rectangles in a picture: number across, and largest number upwards.
 ACROSS, UP = 200, 64
-# Accesses that a picture is made of, at the most: the others are left out at random.
+# Most accesses in a picture; a random selection if there are more.
 AT_MOST = 200_000
 PAGE_BYTES = 4096
 
@@ -26,15 +26,15 @@ class Figure:
     theirs: str
     ours: str
     object: str
-    # By thread, not over time.
+    # A picture by thread instead of over time.
     by_thread: bool = False
-    # From which share of its accesses on, and to which.
+    # Shown part of the accesses, as shares where it begins and ends.
     window: tuple = (0, 1)
-    # % of the paper's samples of variables and the heap (§4.1.3, §4.2).
+    # The object's share of the paper's samples of variables and the heap, % (§4.1.3, §4.2).
     samples: int | None = None
 
 
-# A few passes where the paper shows some of many.
+# A few passes, where the paper shows a part of many.
 FIGURES = [
     Figure(1, "cg", "main_flt_mem of CG", "values", "main cg.c:106", by_thread=True),
     Figure(2, "cg", "main_flt_mem of CG", "values", "main cg.c:106"),
@@ -61,7 +61,7 @@ def run(tools, machine, workload):
         rows = list(csv.DictReader(io.StringIO(text)))
         return {figure.number: picture(figure, rows) for figure in FIGURES if figure.workload == workload}
     found = tools.kept(path + ".pictures.json", [*key, tools.version, AT_MOST, repr(FIGURES), ACROSS, UP], pictures)
-    # Keys of JSON are text.
+    # JSON turns keys into text.
     return {"arguments": machine["arguments"], "threads": machine["threads"], "pictures": {int(number): one for number, one in found.items()}, "tracing_s": tracing}
 
 
@@ -107,7 +107,7 @@ def script(figure, found):
         shade = lambda thread: colour(thread, found["threads"])
         width, height, labels = found["ms"], found["pages"], ("ms of the traced run", "page")
     shades = [(right, above, *(shade(pixels[right, above]) if (right, above) in pixels else (255, 255, 255))) for above in range(up) for right in range(across)]
-    # Threads are numbers in the middle of their row.
+    # A thread is drawn in the middle of its row.
     lowest = -0.5 if figure.by_thread else 0
     place = f"(($1 + 0.5) * {width / across:.9g}):(($2 + 0.5) * {height / up:.9g} + {lowest}):3:4:5"
     return "\n".join([

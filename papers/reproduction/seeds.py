@@ -2,7 +2,8 @@
 from reproduction import document
 
 SEEDS = range(5)
-# `carrefour` draws which instructions it samples and where interleaved pages go, `auto` which one of ten misses it is shown.
+# `carrefour` draws the sampled instructions and the nodes of interleaved pages; `auto` draws the one of ten misses that
+# it sees.
 RANDOMISED = {"carrefour", "auto"}
 
 

@@ -16,7 +16,7 @@ from reproduction import charts, document, seeds
 PAPER = "Verghese"
 STATIC = ["round-robin", "first-touch", "post-facto"]
 DYNAMIC = ["migrate", "replicate", "migrate-replicate"]
-# What the bars of his figures are called, and what they are of.
+# Names of the bars in his figures, and their policies.
 HEADS, POLICIES = ["RR", "FT", "PF", "Migr", "Repl", "Base"], [*STATIC, *DYNAMIC]
 TRACES, NOW, FLASH = "flash-8", "now-8", "flash-8-contended"
 BASE = "migrate-replicate"
@@ -28,14 +28,15 @@ BATCH = 2.5
 SOURCES = ["cache", "sampled-cache", "tlb", "sampled-tlb"]
 IMPROVEMENTS = {"copy=hardware": "copies by the directory controller", "flush=mapping": "flushes where a page is mapped", "adaptive=1": "a trigger that follows contention"}
 
-# Splash is three programs; the processors of each in each phase: of Raytrace as published (§5). The first are Raytrace's, the
-# next Volume rendering's, the last Ocean's.
+# Processors of Splash's three programs in each phase; Raytrace's as published (§5). The first processors are
+# Raytrace's, the next Volume rendering's, the last Ocean's.
 PROCESSORS = {"raytrace": [8, 4, 3, 6, 8], "volrend": [0, 4, 3, 0, 0], "ocean": [0, 0, 2, 2, 0]}
 
 PROGRAMS = {"raytrace": "Raytrace", "splash": "Splash", "engineering": "Engineering", "database": "Database"}
-# Trigger on FLASH where it is not 128 (§8.3).
+# Trigger on FLASH, where it differs from 128 (§8.3).
 FLASH_TRIGGERS = {"engineering": 96}
-# Table 5: of round-robin and the base policy: replicated, migrated, pages on average and at most, % local, seconds of stall, overhead, all.
+# Table 5, round-robin and base policy: replicated, migrated, mean and most pages, % local, seconds of stall, overhead,
+# all.
 TABLE_5 = {
     "raytrace": [(0, 0, 5279, 7379, 11, 11.6, 0, 29.1), (1727, 780, 6031, 8798, 64, 6.6, 0.9, 25.0)],
     "splash": [(0, 0, 10792, 14739, 11, 21.4, 0, 49.4), (2013, 4131, 11341, 16355, 66, 11.8, 2.2, 42.0)],
@@ -44,7 +45,7 @@ TABLE_5 = {
 }
 # Figure 6.2, in the text: share of data misses in read chains longer than 512.
 CHAINS = {"raytrace": 0.60, "splash": 0.30}
-# Table 7: without and with a limit: replicated, migrated, pages on average and at most, % more pages, % local.
+# Table 7, without and with a limit: replicated, migrated, mean and most pages, % more pages, % local.
 TABLE_7 = {
     "raytrace": [(1727, 780, 6031, 8798, 19, 64), (2557, 987, 5597, 7685, 4, 61)],
     "splash": [(2013, 4131, 11341, 16355, 11, 66), (2569, 4291, 10929, 14790, 0.3, 64)],
@@ -64,9 +65,9 @@ TABLE_9 = {
     "splash": (4.00, 44.1, 20.7, 8.1, 7.3, 6.5, 6.3, 2.0, 1.9),
     "engineering": (4.54, 34.5, 25.5, 11.1, 8.9, 8.3, 8.8, 2.1, 1.7),
 }
-# §8.2: of that, waiting for the lock of memory.
+# §8.2: share of that time spent waiting for the memory lock.
 LOCK = {"splash": 17, "engineering": 33}
-# Table 10: of first touch and the policy: % local, seconds of user stall, user, kernel, all.
+# Table 10, first touch and the policy: % local, seconds of user stall, user, kernel, all.
 TABLE_10 = {
     "raytrace": [(16, 28.4, 51.3, 18.2, 69.4), (53, 18.2, 40.9, 18.3, 59.2)],
     "splash": [(18, 28.2, 56.5, 15.0, 71.5), (50, 21.5, 49.3, 19.1, 68.4)],
@@ -80,14 +81,14 @@ TABLE_12 = {
     "splash": [(66, 35.6, 9.4), (50, 23.7, 4.4)],
     "engineering": [(76, 51.5, 27.7), (63, 52.1, 28.9)],
 }
-# §6.2.1: share of Database's data misses that are to read-mostly pages.
+# §6.2.1: share of Database's data misses to read-mostly pages.
 READ_MOSTLY = {"database": 0.10}
 
 
 def jobs(tools):
     """What is to be run, by workload; each returns what the section is written of."""
     chosen = tools.matrix["verghese"]
-    # As published: no cache is divided.
+    # As published, caches are not divided.
     file = os.path.join(tools.folder, f"verghese-{TRACES}.toml")
     with open(file, "w") as machine_file:
         machine_file.write(tools.command(["machine", "--machine", TRACES, "--toml"], 1))
@@ -178,7 +179,7 @@ def hot_pages(reports):
         cache_misses = report["data_misses"] + report["fetch_misses"]
         pages = [after - before for before, after in itertools.pairwise(curves["pages"] * percent // 100 for percent in range(101))]
         of_cache, of_tlb = (steps(name, cache_misses) for name in ["by_cache_misses", "by_tlb_misses"])
-        # Of few pages some steps have none.
+        # With few pages, some steps have none.
         by_cache += [part for part in zip(of_cache, pages, of_cache) if part[1]]
         by_tlb += [part for part in zip(steps("tlb_misses", report["tlb_misses"]), pages, of_tlb) if part[1]]
     return {"by_cache_misses": merged(by_cache), "by_tlb_misses": merged(by_tlb)}
@@ -201,7 +202,7 @@ def replay(command, paths, reports, *words, flash_trigger=128):
         FLASH: simulate(command, paths, FLASH, ["first-touch", *DYNAMIC], *words, *set_words(on_flash)),
     }
     least, most = (found[TRACES][policy]["pages_max"] for policy in ["round-robin", BASE])
-    # As in his Table 7: half of the pages that the policy had used in addition.
+    # As in his Table 7, the limit leaves half of the additional pages that the policy had used.
     limit = (least + most) // 2
     return {
         **found,
@@ -382,7 +383,7 @@ def table_8(found):
         for kind, policy, theirs in zip(["replication", "migration"], ["replicate", "migrate"], TABLE_8[workload]):
             own = one[FLASH][policy]
             parts = functions(own)
-            # What other processors lose is not in this table.
+            # The table leaves out the time that other processors lose.
             parts["flush"] -= own["move_split"]["flush_request_ns"]
             pages = own["replicated"] + own["migrated"]
             each = [parts[step] / max(pages, 1) / 1e3 for step in STEPS]
@@ -644,7 +645,7 @@ def section(found, drawing):
 
 def tables(found, drawing, why):
     """What is told of workloads, `why` it differs included."""
-    # He ran these under his kernel too (§8), and with less memory.
+    # He also ran these programs under his kernel (§8), with less memory.
     on_flash = {workload: one for workload, one in found.items() if workload in TABLE_12}
     return [
         claims(found), why, policies(found, drawing, "Figure 6.1 (`flash-8`)", "6.1", TRACES), policies(found, drawing, "Figure 6.3 (`now-8`)", "6.3", NOW),
