@@ -32,6 +32,11 @@ pub(crate) fn cells_for(pages: u64) -> usize {
         .clamp(256, GROUP_CELLS_MAX)
 }
 
+/// Length of a number in bits.
+fn bits(number: u32) -> u32 {
+    u32::BITS - number.leading_zeros()
+}
+
 /// The key of the cell that one becomes a part of when the unit of pages is 2^`by` times as large.
 fn coarser(key: u64, by: u32) -> u64 {
     let page = (key >> 32) >> by;
@@ -92,11 +97,38 @@ impl Cells {
         }
     }
 
-    /// Coarsens until there are at most `cells_max`, or one page is left.
+    /// Coarsens until there are at most `cells_max`, or one unit of pages is left.
     pub fn fit(&mut self, cells_max: usize) {
-        while self.sums.len() > cells_max && self.sums.iter().any(|(key, _)| key >> 32 > 0) {
-            self.coarsen();
+        if self.sums.len() > cells_max {
+            self.coarsen_to(self.shift + self.doublings(cells_max));
         }
+    }
+
+    /// The least number of times that the unit of pages has to double for at most `cells_max` cells to be left. Where
+    /// there are more threads than that, the number after which one unit of pages is left.
+    fn doublings(&self, cells_max: usize) -> u32 {
+        let mut keys: Vec<u64> = self
+            .sums
+            .iter()
+            .map(|(key, _)| key.rotate_left(32))
+            .collect();
+        keys.sort_unstable();
+        // Neighbours of one thread become one cell when the unit has doubled once for each bit up to the highest one in
+        // which their pages differ.
+        let mut merged = [0usize; 33];
+        for pair in keys.windows(2) {
+            let difference = pair[0] ^ pair[1];
+            if let Ok(pages) = u32::try_from(difference) {
+                merged[bits(pages) as usize] += 1;
+            }
+        }
+        let mut cells = keys.len();
+        let enough = merged.iter().position(|merged| {
+            cells -= merged;
+            cells <= cells_max
+        });
+        let one_unit = keys.iter().map(|&key| bits(key as u32)).max().unwrap_or(0);
+        enough.map_or(one_unit, |doublings| doublings as u32)
     }
 
     /// Adds another's cells.
@@ -270,6 +302,23 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn fits_as_if_coarsened_step_by_step(
+            accesses in prop::collection::vec((prop_oneof![0u64..64, 0u64..1 << 31], 0u32..5), 0..200), bound in 0usize..60,
+        ) {
+            let mut cells = Cells::default();
+            for (page, thread) in accesses {
+                cells.add(page, ThreadIndex(thread), Amount::new(1.0, 1.0, AccessKind::Load));
+            }
+            let mut steps = cells.clone();
+            while steps.len() > bound && steps.sums.iter().any(|(key, _)| key >> 32 > 0) {
+                steps.coarsen();
+            }
+            cells.fit(bound);
+            prop_assert_eq!(cells.sorted(), steps.sorted());
+            prop_assert_eq!(cells.shift(), steps.shift());
+        }
+
         /// Wherever a run is cut in two, the halves add up to the whole.
         #[test]
         fn halves_make_the_whole(

@@ -48,7 +48,8 @@ impl GroupPart {
     }
 
     /// What was added, packed. It is empty then, and has the room that it had.
-    fn take_packed(&mut self) -> Self {
+    fn take_packed(&mut self, group_cells_max: usize) -> Self {
+        self.cells.fit(self.cells_max.min(group_cells_max));
         Self {
             loads: std::mem::take(&mut self.loads),
             stores: std::mem::take(&mut self.stores),
@@ -374,7 +375,9 @@ impl Part {
         if part.cells.add(page, thread, amount) {
             self.cell_count += 1;
             let cells_max = part.cells_max.min(self.group_cells_max);
-            if part.cells.len() > cells_max {
+            // Cells that are spread thinly have to become coarse before fewer are left. With room for twice as many that is
+            // done at once and not a doubling at a time, each of which goes through all cells.
+            if part.cells.len() > 2 * cells_max {
                 let before = part.cells.len();
                 part.cells.fit(cells_max);
                 self.cell_count -= before - part.cells.len();
@@ -416,7 +419,7 @@ impl Part {
         let accessed = self.groups.iter_mut();
         for (group, part) in accessed.filter(|(_, part)| !part.cells.is_empty()) {
             slots[*group as usize] = groups.len() as u32;
-            groups.push((*group, part.take_packed()));
+            groups.push((*group, part.take_packed(self.group_cells_max)));
         }
         Self {
             kinds: std::mem::take(&mut self.kinds),
