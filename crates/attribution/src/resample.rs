@@ -84,9 +84,12 @@ impl Attribution {
                 (position, group)
             };
             let mut drawn: Vec<(usize, ObjectGroup)> = again.into_iter().map(draw).collect();
-            drawn.par_iter_mut().for_each(|(position, group)| {
-                group.pattern = pattern_of(group, &self.teams, efforts[position]);
-            });
+            drawn
+                .par_iter_mut()
+                .with_max_len(1)
+                .for_each(|(position, group)| {
+                    group.pattern = pattern_of(group, &self.teams, efforts[position]);
+                });
             for of_round in drawn.chunks_mut(open.len()) {
                 round += 1;
                 for (position, group) in of_round {

@@ -56,9 +56,11 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
     groups_in_order.sort_unstable_by_key(|(number, _)| *number);
     let rows = groups_in_order.into_iter().map(row).collect();
     let rows = siblings::rows(groups, rows, options.page_bytes, &teams);
-    // To find patterns takes longest, and what an object's is depends on no other.
+    // Finding patterns takes longest, and an object's pattern depends on no other object. Objects with most samples often
+    // have numbers in a row, so that each object is a task of its own.
     let mut objects: Vec<(u32, ObjectGroup, Vec<CodeUse>)> = rows
         .into_par_iter()
+        .with_max_len(1)
         .map(|row| {
             let group = &groups.groups[row.number as usize];
             let (object, code) = object(group, row.part, row.details, context, options, &teams);
