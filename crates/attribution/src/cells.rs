@@ -123,6 +123,7 @@ impl Cells {
         other.coarsen_to(self.shift);
     }
 
+    /// Cells sorted by page, then thread.
     pub fn sorted(&self) -> Vec<Cell> {
         let mut cells: Vec<Cell> = self
             .sums

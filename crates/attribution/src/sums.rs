@@ -102,7 +102,7 @@ impl Squares {
         self.0 += other.0;
     }
 
-    /// Accesses per effective sample (Kish): with samples of this one weight, the recording would be as informative.
+    /// Accesses per effective sample (Kish): a recording with samples of this one weight would be as informative.
     /// `sum` is the sum of weights.
     pub fn sample_weight(self, sum: u64) -> f64 {
         match sum {

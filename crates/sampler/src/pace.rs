@@ -22,7 +22,7 @@ const STEADY_NS: f64 = 200e6;
 /// Largest factor by which times are stretched while other programs take the CPUs from the program's threads: each
 /// round costs the recorder a tenth of a millisecond.
 const STRETCH_MAX: f64 = 4.0;
-/// Time between choices with many CPUs while samples come fast, as as many threads may start to run at once.
+/// Number of CPUs above which `FAST_MANY_NS` replaces `FAST_NS`, as many threads may start to run at once there.
 const FEW_CPUS: usize = 16;
 const FAST_MANY_NS: f64 = 5e6;
 /// Least time that a setting stays, as a multiple of the duration of the switch: a switch interrupts the CPU of each

@@ -1,3 +1,4 @@
+//! The processes to observe.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

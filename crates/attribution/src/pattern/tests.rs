@@ -149,8 +149,8 @@ fn parts_of_unequal_size_are_segments() {
     }
 }
 
-/// A static array of maximal size, of which a run uses the first 48 of 64 MiB in four equal shares. Each thread also
-/// reads the edge of its neighbour's share. From 221 samples, earlier versions found blocks of 16 MiB, or no rule.
+/// A static array of maximal size, of which a run uses the first 48 of 64 MiB in four equal shares. One access in
+/// fifty is by the next thread. From 221 samples, earlier versions found blocks of 16 MiB, or no rule.
 #[test]
 fn equal_shares_of_the_used_head_are_found_from_few_samples() {
     for samples in [221, 1000, 20_000] {

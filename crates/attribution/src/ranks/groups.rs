@@ -29,6 +29,7 @@ pub struct RankGroup {
     objects: BTreeMap<JobObject, (ObjectUse, BTreeMap<&'static str, f64>)>,
 }
 
+/// All groups of a job, and the ungrouped ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankGroups {
     /// The groups, largest first.

@@ -45,7 +45,7 @@ impl PmuOptions {
     pub(crate) fn min_latency_cycles(&self) -> u32 {
         self.min_latency_cycles.unwrap_or(match self.event {
             PmuEvent::Access => DEFAULT_MIN_LATENCY_CYCLES,
-            // Quick or not.
+            // Misses count with any latency.
             PmuEvent::DtlbMiss => 0,
         })
     }

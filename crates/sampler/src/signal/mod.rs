@@ -2,9 +2,9 @@
 //! ([`nearpage_wire::samples`]). This module reads them and turns samples into the records that the kernel would have
 //! written, so that all later stages are the same as for the clock.
 //!
-//! The rings also tell of new processes and threads. Mappings come from `/proc/PID/maps`, which is read when a
-//! process's ring is found, when a sample's code is unknown, and now and then;
-//! after the process has ended, from the copy that it left. Page faults are not seen.
+//! The rings also report new processes and threads. Mappings come from `/proc/PID/maps`, which is read when a
+//! process's ring is found, when a sample's code is unknown, and at intervals; after the process has ended, from the
+//! copy that it left. Page faults are not observed.
 
 pub(crate) mod own;
 mod records;
@@ -31,7 +31,7 @@ const MAPS_SHARE: u64 = 100;
 /// after the first may leave it the same.
 const FOLDER_SETTLES: Duration = Duration::from_secs(3);
 
-/// Slots for a second of samples on all CPUs, read several times in that.
+/// Number of slots for a second of samples on all CPUs; rings are read several times per second.
 pub(crate) fn slots(rate_hz: f64, cpus: usize) -> usize {
     let wanted = (rate_hz * cpus as f64) as usize;
     wanted.next_power_of_two().clamp(1024, SLOTS_MAX)

@@ -153,7 +153,7 @@ impl Interruptions for Ticks {
         let count = self.timer.count();
         if count != std::mem::replace(&mut self.count, count) {
             self.next_ns = Some(LATEST_NS.load(Ordering::Relaxed) + self.tick_ns);
-            // The next tick must have no sample. If this fails, it has none either.
+            // The next tick must have no sample. If the call fails, the tick has none either.
             let _ = set(self.timer.timer, 0);
             return Interruption::Sample;
         }
