@@ -102,7 +102,7 @@ fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> b
     if is_by_instance(one) != is_by_instance(other) {
         return false;
     }
-    // The resample is the one to iterate over: each of its instances is in the recording, too.
+    // Instances come from the resample, as each of them is in the recording, too.
     let mut places: Vec<u32> = match is_by_instance(one) {
         true => other.uses.iter().map(|one| one.object.0).collect(),
         false => one
@@ -179,7 +179,7 @@ fn place_by(pattern: &Pattern, group: &ObjectGroup, at: u32, teams: &[Team]) -> 
             let number = offset / (*block_bytes).max(1) % share.threads.len().max(1) as u64;
             Place::Near(share.threads[number as usize])
         }
-        // The second, finer pattern tells resamples apart; the first has equal shares in each of them.
+        // Compares the second, finer pattern: the coarser first one does not differ between resamples.
         Pattern::InTurn(patterns) => place_by(&patterns[1], group, at, teams),
         Pattern::Shared | Pattern::ReadShared => Place::Shared,
         Pattern::Segments(segments) => of_segment(segments, at),
