@@ -1,4 +1,4 @@
-//! What `live` can be told.
+//! Options of `live` and `top`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -108,7 +108,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// Whose pages to move.
     pub fn target(&self) -> Target {
         target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
     }
@@ -149,7 +148,7 @@ pub struct Top {
 }
 
 impl Top {
-    /// Whom to watch; `None`: everyone.
+    /// The processes to watch; `None`: all processes.
     pub fn target(&self) -> Option<Target> {
         let is_named = self.cgroup.is_some() || !self.pid.is_empty();
         is_named.then(|| target(false, self.cgroup.as_ref(), &self.pid, &[]))

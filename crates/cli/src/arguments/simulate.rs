@@ -1,4 +1,4 @@
-//! What `simulate` can be told.
+//! Options of `simulate` and `sweep`.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ impl From<InitialPlacement> for nearpage_online::Initial {
     }
 }
 
-/// Whose misses count, of a guest that was recorded with its kernel.
+/// With a guest that was traced with its kernel: the misses that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CountedMode {
     /// The kernel's
@@ -107,17 +107,17 @@ pub struct Simulate {
 /// A part of a sweep: `2/4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// From 1.
+    /// Number of the part, from 1.
     pub number: u32,
-    /// How many parts there are.
+    /// Number of parts.
     pub of: u32,
 }
 
 impl Shard {
-    /// All of a sweep.
     pub const WHOLE: Self = Self { number: 1, of: 1 };
 
-    /// Is the cell at this position part of it? Neighbours take similar time and go to different parts.
+    /// Does the part have the cell at this position? Neighbouring cells take similar time, so they go to different
+    /// parts.
     pub fn has(self, position: usize) -> bool {
         position % self.of as usize == self.number as usize - 1
     }

@@ -1,4 +1,4 @@
-//! Of this machine, and of the command itself.
+//! Options of commands about this machine and about nearpage itself.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub struct Machine {
     pub before: MachineOptions,
 }
 
-/// What `machine` took before it had subcommands, and still does.
+/// Options of `machine` from before it had subcommands; they still work.
 #[derive(Debug, Args)]
 pub struct MachineOptions {
     #[arg(long, default_value = "local", hide = true)]
@@ -32,7 +32,7 @@ pub struct MachineOptions {
 }
 
 impl MachineOptions {
-    /// The subcommand that says the same; none where `--quick` says nothing.
+    /// The subcommand that these options mean; `None` for `--quick` alone, which means no subcommand.
     pub fn subcommand(self) -> Option<MachineCommand> {
         let (quick, output) = (self.quick, self.output);
         match (self.measure, self.calibrate, quick) {
