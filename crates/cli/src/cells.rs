@@ -34,7 +34,7 @@ pub fn kept<T: DeserializeOwned>(path: &Path, what: &str) -> anyhow::Result<Opti
     Ok(Some(cell))
 }
 
-/// Computes a cell and keeps its result. Does nothing if another process computes the cell now, or has computed it
+/// Computes a cell and keeps its result, unless another process computes the cell now or has kept its result meanwhile
 /// ([`kept`]).
 ///
 /// # Errors

@@ -20,9 +20,9 @@ use crate::{Usage, history, terminal};
 /// What `run --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RunOutput {
-    /// Exit status of the command, as a shell shows it.
+    /// Version of this form.
     version: u32,
-    /// The command's status, as a shell shows it.
+    /// Exit status of the command, as a shell shows it.
     exit_status: u8,
     /// Files of the plans in use; for kept plans, their folder.
     plans: Vec<PathBuf>,

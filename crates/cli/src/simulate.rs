@@ -327,7 +327,7 @@ pub fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::
     })
 }
 
-/// The default of `--policy`, as its help says: the policies of Verghese's Figure 6.1.
+/// Default of `--policy`, also named in the help: the policies of Verghese's Figure 6.1.
 const DEFAULT_POLICIES: [&str; 6] = [
     "round-robin",
     "first-touch",

@@ -11,7 +11,7 @@ use crate::printable;
 /// Size limit of `maps`, which has a line for each mapping. The kernel allows 65,530 mappings by default.
 const MAPS_BYTES_MAX: u64 = 32 << 20;
 
-/// A part of an address space with a name.
+/// A named part of an address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.

@@ -179,7 +179,7 @@ struct ReadMostly {
     word: f64,
     /// Share of data misses that are writes.
     writes: f64,
-    /// Lines and words were examined in one of so many pages.
+    /// Lines and words were examined in one of this many pages.
     one_page_in: u32,
 }
 

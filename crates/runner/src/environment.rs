@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Names and values.
+/// Names and values of environment variables.
 pub type Environment = Vec<(OsString, OsString)>;
 
 /// Mean number of bytes between two sampled small allocations.
 const SMALL_SAMPLE_BYTES: u64 = 512 * 1024;
 
-/// Which small allocations the preload library logs.
+/// Small allocations that the preload library logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SmallAllocations {
     /// One allocation in 512 KiB on average.

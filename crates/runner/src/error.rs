@@ -34,14 +34,14 @@ pub enum Error {
     #[error(transparent)]
     Schedule(#[from] nearpage_simulator::Error),
 
-    /// The system refused something with a file.
+    /// The system refused an operation on a file.
     #[error("{}: {failure}", path.display())]
     File {
         path: PathBuf,
         failure: &'static str,
         source: io::Error,
     },
-    /// The system refused something without a file.
+    /// The system refused an operation without a file.
     #[error("{failure}")]
     System {
         failure: &'static str,
@@ -159,7 +159,7 @@ impl Error {
         }
     }
 
-    /// Is the error wrong usage on any machine (exit status 2)?
+    /// Is the error a usage mistake on any machine (exit status 2)?
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Lab(error) => error.is_usage(),

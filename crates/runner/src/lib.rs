@@ -1,7 +1,6 @@
-//! Runs a command, or attaches to what is running already, for one of five purposes: to record samples of it
-//! ([`observe()`]), to trace every miss of it under QEMU ([`trace()`]), to put its pages where a plan wants them ([`run()`]),
-//! to migrate its pages while it runs ([`OnlineMigration`]), or to run it on a modelled machine, in modelled time
-//! ([`lab()`]).
+//! Runs a command, or attaches to running processes, for one of five purposes: to record samples of it ([`observe()`]),
+//! to trace every miss of it under QEMU ([`trace()`]), to put its pages where a plan wants them ([`run()`]), to migrate
+//! its pages while it runs ([`OnlineMigration`]), or to run it on a modelled machine, in modelled time ([`lab()`]).
 //!
 //! The crate finds the libraries to load into the command, composes the command's environment, waits for the command,
 //! and reports the result. It parses no arguments and prints nothing: each purpose has a struct of options, and

@@ -13,7 +13,7 @@ use crate::Error;
 
 /// Digits of a token: 128 random bits.
 const TOKEN_DIGITS: usize = 32;
-/// Entries that were unused for so long are deleted.
+/// Entries that were unused for this time are deleted.
 const KEPT_FOR: Duration = Duration::from_hours(24 * 90);
 
 /// Port on which a page was last served, and the token that gives access.
@@ -151,7 +151,7 @@ mod tests {
             fs::write(&file, text).expect("mine");
             assert_ne!(access(&["a", "b"]).token, first.token, "{text}");
         }
-        // Without a home nothing is kept.
+        // Without a home folder, nothing is kept.
         let nowhere = Access::of(&[Path::new("a")], None).expect("random");
         nowhere.keep(1).expect("nothing to do");
     }

@@ -69,7 +69,6 @@ impl<T> From<Result<T, String>> for Availability<T> {
     }
 }
 
-/// A source file.
 #[derive(Debug, PartialEq, Serialize)]
 struct Source {
     /// Path from which the file was read.
@@ -83,7 +82,6 @@ struct Source {
     function_lines: Option<(u32, u32)>,
 }
 
-/// An instruction.
 #[derive(Debug, Serialize)]
 struct Instruction {
     /// Virtual address in the module's file, hexadecimal.

@@ -131,7 +131,7 @@ pub fn is_log(path: &Path) -> bool {
 }
 
 impl LiveLog {
-    /// Reads the lines that have been written so far.
+    /// Opens a log and reads its complete lines.
     ///
     /// # Errors
     /// [`Error::Log`]: the file cannot be read, or is no log of `live`.

@@ -27,12 +27,11 @@ use crate::space::Space;
 use crate::store::{Builder, Store};
 use crate::timeline::Timeline;
 
-/// Recordings with at most so many accesses are read completely before the page shows anything.
+/// Recordings with at most this many accesses are read completely before the page shows anything.
 const ACCESSES_AT_ONCE: u64 = 3_000_000;
 /// Number of accesses in the sample that larger recordings are first shown from.
 const ACCESSES_SAMPLED: u64 = 500_000;
-/// Divisor of the second sample, from which selections of time are first shown: it has this fraction of the first
-/// sample's accesses.
+/// Selections of time are first shown from a smaller sample, which has one in so many of the first sample's accesses.
 const SELECTIONS_ONE_IN: u32 = 4;
 /// Number of runs of chunks whose sums are kept. With these sums, a selection only reads the chunks at its two ends.
 const RUNS: usize = 24;

@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::opened::{Opened, Stage};
 
-/// Bytes of a line.
 const LINE_BYTES: u64 = 64;
 /// Maximum number of pairs of a line and a thread with counters. Accesses of other pairs are only counted as left out.
 const USES_MAX: usize = 1 << 19;

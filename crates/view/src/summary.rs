@@ -36,7 +36,6 @@ pub(crate) struct Summary {
     share: f64,
 }
 
-/// An object or a function.
 #[derive(Debug, Serialize)]
 struct CostEntry {
     name: String,

@@ -38,7 +38,7 @@ pub struct Live {
     /// out-w-local, watch
     #[arg(long, value_name = "POLICY", default_value = "carrefour")]
     pub policy: String,
-    /// Set a parameter of the policy, such as trigger=4; an unknown KEY is answered with all that the policy has
+    /// Set a parameter of the policy, such as trigger=4; an unknown KEY lists all parameters of the policy
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Time between decisions

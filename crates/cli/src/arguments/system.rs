@@ -114,7 +114,7 @@ pub enum MachineCommand {
         #[command(flatten)]
         output: MachineForm,
     },
-    /// Find from which rate of memory accesses on placement matters here, and how often samples may be taken
+    /// Find the rate of memory accesses from which placement matters here, and how often samples may be taken
     ///
     /// The first is measured as in Carrefour's paper, §3.2.1: loops with more and less computation between memory accesses
     /// run on all CPUs, once with each CPU's memory on its own node, and once with all memory on one node. The second

@@ -34,7 +34,7 @@ const BYTES_MAX: u64 = 64 << 20;
 const DEVICES_MAX: usize = 256;
 const FILES_MAX: usize = 4096;
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Where the kernel names PMUs and their events.
+/// Folder in which the kernel names PMUs and their events.
 const PMUS: &str = "sys/bus/event_source/devices";
 /// Keys of `/proc/cpuinfo` that identify the processor.
 const PROCESSOR_KEYS: [&str; 9] = [
@@ -59,7 +59,7 @@ struct System {
     nearpage: String,
     /// Release of the kernel.
     kernel: String,
-    /// The processor, as `/proc/cpuinfo` has it.
+    /// Entries of `/proc/cpuinfo` that identify the processor.
     processor: BTreeMap<String, String>,
 }
 

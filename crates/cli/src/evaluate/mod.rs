@@ -195,7 +195,7 @@ impl Comparison<'_> {
     }
 
     fn to_text(&self, rows: &[Row], simulated: Option<&Simulated>, notes: &[String]) -> String {
-        // Where a terminal is narrow, shares have no decimals.
+        // On a narrow terminal, shares have no decimals.
         let decimals = usize::from(terminal::width() >= 80);
         let change_width = if decimals > 0 { 15 } else { 11 };
         let figures = 9 + 2 * change_width + 9 + 8;
@@ -294,15 +294,15 @@ impl Comparison<'_> {
 pub struct EvaluateOutput {
     /// Version of this form.
     version: u32,
-    /// The recording that the others are measured against.
+    /// The recording that the other recordings are compared with.
     reference: Compared,
     /// The machine for which plans are decided.
     machine: String,
     /// How pages are decided.
     policy: &'static str,
-    /// Loads that took so many cycles and more count as remote where the page's node is not known.
+    /// Loads that took at least this many cycles count as remote if the page's node is not known.
     remote_latency_cycles: f64,
-    /// The trace on which plans were simulated; null: none was.
+    /// The trace on which plans were simulated; null: no plan was simulated.
     replayed: Option<String>,
     /// Result of a simulation without a plan.
     first_touch: Option<SimulatedTime>,

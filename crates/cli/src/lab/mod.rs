@@ -36,7 +36,7 @@ pub struct LabOutput {
     warnings: Vec<String>,
     /// Counts from the begin mark to the end mark: of the whole command, or of its stable phase.
     counts: Option<LabCounts>,
-    /// What the guest's kernel did with pages while the command ran.
+    /// Page events in the guest's kernel while the command ran.
     pages: Option<LabPages>,
 }
 

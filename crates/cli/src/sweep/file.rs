@@ -79,9 +79,8 @@ impl Cell {
 }
 
 impl SweepFile {
-    ///
     /// # Errors
-    /// What is wrong with it, with its line where there is one.
+    /// A mistake in the file, with the number of its line if it is known.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: Self = toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start.min(text.len()));

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(find(&here).unwrap().failed.as_deref(), Some("no"));
         assert!(find(&cell("moved", "migrate")).is_some());
         assert!(find(&cell("here", "replicate")).is_none());
-        // A plan counts by its contents.
+        // A plan is identified by its contents, not its path.
         let plan = folder.path().join("p.toml");
         let planned = cell("here", &format!("plan:{}", plan.display()));
         let mut paths = Vec::new();

@@ -37,14 +37,14 @@ pub struct JobReportOutput<'a> {
 struct RankNote<'a> {
     /// Ranks whose recorders made the note.
     ranks: Vec<u32>,
-    /// The note.
+    /// Text of the note.
     note: &'a str,
 }
 
 /// Accesses to some memory.
 #[derive(Serialize, JsonSchema)]
 struct Use {
-    /// Effective number of samples: so many samples of equal weight would give equal accuracy.
+    /// Effective number of samples: this many samples of equal weight would give equal accuracy.
     samples: f64,
     /// Share of accesses to another node's memory, 0 to 1; null if no page's node is known.
     remote_share: Option<f64>,

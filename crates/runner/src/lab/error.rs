@@ -95,7 +95,7 @@ impl LabError {
         )
     }
 
-    /// Is the error wrong usage?
+    /// Is the error a usage mistake?
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::Cpus { .. } | Self::Memory { .. })
     }

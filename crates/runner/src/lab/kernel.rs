@@ -496,7 +496,7 @@ pub struct LabKernel {
 pub struct LabKernelGroup {
     /// Purpose of the functions.
     pub name: String,
-    /// Time of all CPUs.
+    /// Time, summed over CPUs.
     pub time_s: f64,
 }
 
@@ -507,7 +507,7 @@ pub struct LabFunction {
     pub name: String,
     /// Purpose of the function.
     pub group: String,
-    /// Time of all CPUs.
+    /// Time, summed over CPUs.
     pub time_s: f64,
 }
 

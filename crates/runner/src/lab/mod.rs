@@ -32,7 +32,7 @@ use guest::Guest;
 use kernel::KernelSymbols;
 use machine::{LabMachine, Warmth};
 
-/// What to run in the lab, and how.
+/// Options of a run in the lab.
 #[derive(Clone, Debug)]
 pub struct LabOptions {
     /// The command and its arguments; empty: a shell on the console.

@@ -1,4 +1,4 @@
-//! One of the runs that `optimize` compares.
+//! Runs that `optimize` compares.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -27,8 +27,8 @@ pub struct ComparedRun {
 impl ComparedRun {
     /// Runs the command to its end and records it. `say` gets a line if the command failed.
     ///
+    /// # Errors
     /// Those of [`observe`], and an interrupted run.
-    /// Those of [`observe`]; the run was interrupted.
     pub fn observe(self, say: Reporter<'_>) -> Result<Observed, Error> {
         let observed = observe(&self.options(), say)?;
         match observed.state {

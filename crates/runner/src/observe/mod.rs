@@ -35,7 +35,7 @@ use crate::libraries::PreloadLibrary;
 use crate::messages;
 use crate::output::OutputFolder;
 
-/// What to record, and how.
+/// Options of a recording.
 #[derive(Clone, Debug)]
 pub struct ObserveOptions {
     /// Folder of the recording.
@@ -46,7 +46,7 @@ pub struct ObserveOptions {
     pub source: RequestedSource,
     /// Options of the PMU, if it is the source.
     pub pmu: PmuOptions,
-    /// Which accesses to keep.
+    /// Selection of the accesses to keep.
     pub wanted: AccessSelection,
     /// Samples per second and CPU; `None`: as many as have a low cost on this machine.
     pub rate_hz: Option<f64>,
@@ -57,7 +57,7 @@ pub struct ObserveOptions {
     pub after: Duration,
     /// How long sampling lasts; `None`: to the end.
     pub duration: Option<Duration>,
-    /// Which small allocations to log.
+    /// Small allocations to log.
     pub small_allocations: SmallAllocations,
     /// Leave out paths and arguments.
     pub redact: bool,

@@ -68,7 +68,7 @@ impl RuleSummary {
         said.collect::<Vec<_>>().join("; ")
     }
 
-    /// Where objects without a placement stay.
+    /// Words for the place of objects without a placement.
     fn left_where(&self) -> &'static str {
         match self.phase {
             Some(_) => "where placed before",

@@ -50,7 +50,7 @@ pub struct TraceRequest {
     pub machine: String,
     /// A schedule file: which threads move to which CPUs, and when.
     pub schedule: Option<PathBuf>,
-    /// Which small allocations to log.
+    /// Small allocations to log.
     pub small_allocations: SmallAllocations,
     /// Options of the tracer. Its moves come from `schedule`.
     pub tracer: TraceOptions,
@@ -276,7 +276,7 @@ fn environment(
 ) -> Environment {
     let mut environment = allocation_log(logs.clone(), small);
     notes.extend(messages::add_file(&logs, &mut environment).err());
-    // Which stacks are unwound must not depend on time, because time in the emulator is not the program's time.
+    // The choice of stacks to unwind must not depend on time, because time in the emulator is not the program's time.
     environment.push((
         nearpage_wire::UNWINDING_VARIABLE.into(),
         u64::MAX.to_string().into(),

@@ -32,7 +32,7 @@ const BLOCKS: usize = 4;
 const OFFSET: usize = 9;
 const HOMES: usize = 7;
 
-/// Lines for all sampled pages. Each line covers so many pages that all lines fit.
+/// Lines for all sampled pages. Each line covers as many pages as are needed to fit all lines.
 pub fn lines(model: &Model, process: u16, mapping: &Mapping, body: Rect) -> Vec<Line<'static>> {
     let nodes = model.subject.nodes.len();
     let page_bytes = model.subject.page_bytes.max(1);

@@ -70,16 +70,16 @@ impl Spec {
         folder.join(name.replace(' ', "_"))
     }
 
-    /// The kept result of this run, if there is one.
+    /// Reads the kept result of this run; `None` without one.
     ///
     /// # Errors
-    /// A file that cannot be read, or that nearpage did not write.
+    /// The file cannot be read, or nearpage did not write it.
     pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<Cell>> {
         let cell: Option<Cell> = cells::kept(&self.path(folder), "a run of a matrix")?;
         Ok(cell.filter(|cell| cell.run == *self))
     }
 
-    /// Makes this run unless another process does, and keeps the result.
+    /// Makes this run and keeps the result, unless another process makes the run.
     ///
     /// # Errors
     /// An interrupt; no emulator or machine; a folder that can't be written.
@@ -123,7 +123,7 @@ impl Spec {
         };
         let run = match run {
             Ok(run) => run,
-            // What this guest came to; everything else holds for all runs.
+            // The failure is this guest's result. Other errors would occur in all runs.
             Err(Error::Lab(error)) if error.is_of_guest() => {
                 cell.failed = Some(error.to_string());
                 return Ok(cell);
@@ -145,14 +145,14 @@ impl Spec {
     }
 }
 
-/// The last part of a text.
+/// Last [`OUTPUT_BYTES_MAX`] bytes of a text, from the start of a character.
 fn end_of(text: &str) -> String {
     let from = text.len().saturating_sub(OUTPUT_BYTES_MAX);
     let from = (from..text.len()).find(|at| text.is_char_boundary(*at));
     text[from.unwrap_or(0)..].to_owned()
 }
 
-/// The number behind a word.
+/// The number that follows a word, if it is finite and not negative.
 fn number_after(text: &str, word: &str) -> Option<f64> {
     let mut words = text.split_whitespace();
     words.find(|found| *found == word)?;

@@ -76,8 +76,8 @@ fn memory() -> u32 {
 }
 
 impl MatrixFile {
-    ///
-    /// What is wrong with it, with its line where there is one.
+    /// # Errors
+    /// A mistake in the file, with the number of its line if it is known.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: Self = toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -173,7 +173,7 @@ impl MatrixFile {
         Ok(())
     }
 
-    /// The runs, seed by seed, so that the table is complete soon.
+    /// All runs, ordered by seed, so that each row of the table has a result soon.
     pub fn runs(&self) -> Vec<Spec> {
         let mut runs = Vec::new();
         for seed in &self.seeds {
@@ -265,7 +265,7 @@ mod tests {
             ]
         };
         assert_eq!(names, [once(1), once(2)].concat());
-        // The command's own words are left as they are.
+        // Placeholders in the command's own words are not replaced.
         assert_eq!(
             runs[1].words,
             [

@@ -65,7 +65,7 @@ pub struct Run {
 /// A run without a result.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Failed {
-    /// The run.
+    /// Command, machine, setting and seed of the run.
     run: String,
     /// Cause of the failure.
     cause: String,
