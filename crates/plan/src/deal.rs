@@ -131,8 +131,8 @@ impl Dealer<'_> {
         Ok(rules.collect())
     }
 
-    /// Rules for the objects of a call site, one for each thread of a team. Objects go to the threads in turn or, if their
-    /// number `objects` is known, in shares.
+    /// Rules for the objects of a call site, one for each thread of a team. Objects go to the threads in turn or, if
+    /// their number `objects` is known, in shares.
     fn place_in_turn(&mut self, rule: Rule, team: &str, objects: u32) -> Result<Vec<Rule>, Error> {
         if rule.subject != subject::CALL_SITE {
             return Err(Error::NotOfCallSite {

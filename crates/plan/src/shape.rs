@@ -129,8 +129,9 @@ impl Tiles {
 
     /// Shares of the rows and tiles in a row for a team of so many threads; their product is `threads`.
     ///
-    /// A team of another size than the grid's own gets a nearly square grid if the grid is nearly square, wide or high as the grid
-    /// is. Otherwise the grid keeps its number of row shares or of columns, if that divides the number of threads.
+    /// A team of another size than the grid's own gets a nearly square grid if the grid is nearly square, wide or high
+    /// as the grid is. Otherwise the grid keeps its number of row shares or of columns, if that divides the number of
+    /// threads.
     pub fn grid(&self, threads: u32) -> [u32; 2] {
         let (rows, columns) = (self.rows, self.columns);
         if u64::from(rows) * u64::from(columns) == u64::from(threads) {

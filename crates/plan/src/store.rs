@@ -110,9 +110,9 @@ impl Store {
         }
     }
 
-    /// The newest kept plans that fit a command and have not lost: plans of the same program with the same arguments, or else with
-    /// other arguments if the plan is of that program itself (other arguments of a launcher or a script mean another program).
-    /// Each unreadable plan is skipped with a warning.
+    /// The newest kept plans that fit a command and have not lost: plans of the same program with the same arguments,
+    /// or else with other arguments if the plan is of that program itself (other arguments of a launcher or a script
+    /// mean another program). Each unreadable plan is skipped with a warning.
     pub fn newest_fitting(&self, command: &Program) -> (Option<StoredPlans>, Vec<String>) {
         let mut warnings = Vec::new();
         let mut other = None;

@@ -24,7 +24,8 @@ pub struct Compact {
     pub bytes: Vec<u8>,
     /// Name of every rule, by the number that the library's summary reports it under.
     pub rule_names: Vec<String>,
-    /// By the same number: the position of the rule's decision in its plan; `None` for a rule written by hand or of a phase.
+    /// By the same number: position of the rule's decision in its plan; `None` for a rule written by hand or of a
+    /// phase.
     pub decisions: Vec<Option<usize>>,
     /// By the same number: the function with which the rule's phase begins; `None` if the rule holds from the start.
     pub phases: Vec<Option<String>>,

@@ -47,8 +47,8 @@ pub enum Doubt {
 pub struct Uncertainty {
     /// Share of the resamples that is between the bounds, 0 to 1.
     pub level: f64,
-    /// Bounds of the change in a run as long as the recorded one, by the number of samples; null for traces, which have all
-    /// accesses.
+    /// Bounds of the change in a run as long as the recorded one, by the number of samples; null for traces, which have
+    /// all accesses.
     pub change: Option<[f64; 2]>,
     /// Bounds of the change in a run that the plan is for.
     pub scaled_change: Option<[f64; 2]>,

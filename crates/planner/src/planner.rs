@@ -1,8 +1,7 @@
 //! The planner's one entry point: from a recording and a machine, it decides a plan for each program, or predicts the
 //! effect of an existing plan.
 //!
-//! Every command that shows a plan calls it and gets a [`DecidedPlan`], so the same question has the same answer in every
-//! command.
+//! Every command that shows a plan uses it and gets a [`DecidedPlan`], so all commands give the same answer.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -164,7 +163,8 @@ impl<'a> Planner<'a> {
         assumed.map_or(self.machine, |assumed| &assumed.machine)
     }
 
-    /// The judge that replays the recording, if it has a trace that can be replayed with the assumed placement of threads.
+    /// The judge that replays the recording; none without a trace that can be replayed with the assumed placement of
+    /// threads.
     pub(crate) fn replays(&self, runtime_scale: f64) -> Result<Option<Replays<'_>>, Error> {
         match self.is_as_recorded && self.machine.nodes_with_memory().len() > 1 {
             true => {
@@ -374,8 +374,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Predicts a plan's effect on the time, and how sure that is; `here` is the plan in terms of this recording. `None` if no
-    /// prediction is possible.
+    /// Predicts a plan's effect on the time, and how sure the prediction is; `here` is the plan in terms of this
+    /// recording. `None` if no prediction is possible.
     fn times(
         &self,
         plan: &Plan,

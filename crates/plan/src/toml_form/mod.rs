@@ -24,7 +24,7 @@
 //!
 //! [[team]]                        # patterns without `@team` mean the first
 //! name = "openmp"
-//! threads = 4                     # team `main` may have `beside = 3`: it works beside 3 threads, on the CPU after theirs
+//! threads = 4                     # `main` with `beside = 3` works beside 3 threads, on the CPU after theirs
 //! module = "libgomp.so.1.0.0"     # start routine: module, its build-id, address in its file
 //! build_id = "…"
 //! offset = 0x1dda0

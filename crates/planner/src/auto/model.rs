@@ -51,7 +51,8 @@ pub struct Model<'a> {
 
 impl<'a> Model<'a> {
     /// A model of the machine of `input`; none if the machine has one memory node, or a network that leaves nodes
-    /// unreachable. Unknown memory bandwidths are assumed ([`nearpage_machine::Machine::with_assumed_bandwidth`]).
+    /// unreachable. If nothing is known of the machine's speed, a memory bandwidth is assumed
+    /// ([`nearpage_machine::Machine::with_assumed_bandwidth`]).
     pub fn new(input: &Input<'a>, parameters: &Parameters) -> Option<Self> {
         if input.machine.nodes_with_memory().len() < 2 {
             return None;
