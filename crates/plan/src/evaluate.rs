@@ -159,8 +159,8 @@ impl Compact {
     /// The nodes over which a process's memory policy interleaves unmatched memory, ascending; none if the plan has no
     /// rule for unmatched memory, or leaves it to first touch.
     ///
-    /// Linux interleaves anonymous memory by page number in the address space: page `n` goes to `nodes[n %
-    /// nodes.len()]`, whichever thread touches it first (`get_vma_policy` and `interleave_nid` in mm/mempolicy.c).
+    /// Linux interleaves anonymous memory by page number in the address space, whichever thread touches a page first:
+    /// page `n` goes to `nodes[n % nodes.len()]` (`get_vma_policy` and `interleave_nid` in mm/mempolicy.c).
     pub fn rest(&self, executable: ModuleName<'_>, rank: Option<u32>) -> Option<Vec<NodeId>> {
         let rules = self.rules(executable, rank);
         let rule = rules

@@ -57,8 +57,8 @@ impl PlanFile {
 impl JobPlan {
     /// Writes a plan file, as [`Plan::write`] does.
     ///
+    /// # Errors
     /// The file cannot be written.
-    /// Unwritable.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         write_text(path, &self.to_toml())
     }

@@ -127,7 +127,7 @@ impl Tiles {
         self.row_bytes
     }
 
-    /// Shares of the rows and tiles in a row for a team of so many threads; their product is `threads`.
+    /// Shares of the rows and tiles in a row for a team of this many threads; their product is `threads`.
     ///
     /// A team of another size than the grid's own gets a nearly square grid if the grid is nearly square, wide or high
     /// as the grid is. Otherwise the grid keeps its number of row shares or of columns, if that divides the number of

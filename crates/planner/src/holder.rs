@@ -43,8 +43,8 @@ impl Holder<'_> {
         }
     }
 
-    /// Mean latency of an access by a CPU on the node at position `reader`, from latencies `[CPU's node][memory's
-    /// node]`.
+    /// Mean latency of an access by a CPU on the node at position `reader`.
+    /// `latency_ns`: latencies `[CPU's node][memory's node]`.
     pub fn latency_ns(self, context: &Context, reader: usize, latency_ns: &[Vec<f64>]) -> f64 {
         let mut sum_ns = 0.0;
         self.serve(context, reader, |memory, share| {

@@ -83,8 +83,8 @@ pub struct Parameters {
     /// `auto` may decide that pages migrate while the program runs ([`nearpage_plan::OnlineMigration`]), if the judge
     /// can predict the effect.
     pub online_migration: bool,
-    /// `auto` decides about a phase of a run ([`nearpage_plan::Phase`]), of which alone the attribution is: about
-    /// objects, wherever their pages were before.
+    /// `auto` decides about one phase of a run ([`nearpage_plan::Phase`]), and the attribution has only this phase's
+    /// accesses. It decides only about objects, wherever their pages were before.
     pub of_phase: bool,
     /// `auto` decides for runs whose parallel part is this many times as long as the recorded one: at least 1. The
     /// parallel part lasts from the second thread's begin to the last moment with several threads.

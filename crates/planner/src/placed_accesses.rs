@@ -19,8 +19,8 @@ pub(crate) enum Placing<'a> {
     Spread(&'a Layout<'a>),
 }
 
-/// A group's accesses, with its initialisation, and how first touch is known; none if nothing is known of who touches
-/// the group.
+/// A group's accesses, with its initialisation, and how first touch is known; none if it is unknown which threads
+/// touch the group.
 pub(crate) fn placed_accesses<C: Count>(
     context: &Context,
     group: &ObjectGroup,

@@ -1,7 +1,7 @@
 //! The planner's one entry point: from a recording and a machine, it decides a plan for each program, or predicts the
 //! effect of an existing plan.
 //!
-//! Every command that shows a plan uses it and gets a [`DecidedPlan`], so all commands give the same answer.
+//! Every command that shows a plan uses this entry point and gets a [`DecidedPlan`], so all give the same answer.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Accesses between nodes, under first touch and under a plan.
+//! Accesses by the CPU's node and the memory's node, under first touch and under a plan.
 
 use nearpage_plan::{Decision, Plan};
 
@@ -45,7 +45,7 @@ impl Flows {
     }
 }
 
-/// The accesses between nodes that a plan leads to, for the objects of its `prediction`.
+/// The predicted traffic under first touch and under a plan, for the objects of its `prediction`.
 pub fn traffic(plan: &Plan, input: &Input, prediction: &Prediction) -> Traffic {
     let mut context = Context::new(input);
     context.page_bytes = plan.page_bytes.max(1);

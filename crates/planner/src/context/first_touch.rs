@@ -1,4 +1,5 @@
-//! The threads that touched pages first: the kernel's default placement, which every decision has to beat.
+//! The threads that touched pages first. First touch is the kernel's default placement, which every decision has to
+//! beat.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

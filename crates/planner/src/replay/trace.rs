@@ -10,7 +10,7 @@ use crate::programs;
 pub struct Replayed {
     /// The trace on disk.
     pub trace: nearpage_recording::trace::Trace,
-    /// Processes, in the order in which threads name them first.
+    /// Processes, in the order of their first threads in the trace.
     processes: Vec<u32>,
     /// Process of each thread.
     applications: Vec<u16>,
