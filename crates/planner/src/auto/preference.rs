@@ -7,8 +7,8 @@
 //! decisions begin with such placements, and times decide only if they differ by more than their uncertainty.
 //!
 //! Predicted times say least about an array that all threads use alike. The thread near the array loses by interleaving
-//! what the others gain, and it differs by recording which thread the program waits for. Such an array is interleaved if
-//! first touch has it on one node, unless threads of that node use it more than the others. Only clearly longer
+//! what the others gain, and recordings differ in the thread that the program waits for. Such an array is interleaved
+//! if first touch has it on one node, unless threads of that node use it more than the others. Only clearly longer
 //! predicted times speak against it.
 
 use std::collections::BTreeMap;
