@@ -38,7 +38,7 @@ impl Contents {
     /// Opens `path`.
     ///
     /// # Errors
-    /// As of [`nearpage_files::open`]; [`io::ErrorKind::OutOfMemory`] if the file has more bytes than there are
+    /// Errors of [`nearpage_files::open`]; [`io::ErrorKind::OutOfMemory`] if the file has more bytes than there are
     /// addresses.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::of(nearpage_files::open(path)?)
@@ -47,7 +47,7 @@ impl Contents {
     /// Reads a file that is already open.
     ///
     /// # Errors
-    /// As [`Contents::open`].
+    /// Errors of [`Contents::open`].
     pub fn of(file: File) -> io::Result<Self> {
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         let memory: MmapMut = MmapOptions::new()

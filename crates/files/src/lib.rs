@@ -35,7 +35,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Opens a regular file, not a link to one, for reading and writing.
 ///
 /// # Errors
-/// As [`open`].
+/// Errors of [`open`].
 pub fn open_to_write(path: &Path) -> io::Result<File> {
     regular(&fs::symlink_metadata(path)?)?;
     let mut options = OpenOptions::new();
@@ -55,7 +55,7 @@ pub fn open_folder(path: &Path) -> io::Result<File> {
 /// Contents of a regular file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`open`]; [`io::ErrorKind::FileTooLarge`].
+/// Errors of [`open`]; [`io::ErrorKind::FileTooLarge`].
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?
@@ -73,7 +73,7 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// Contents of a regular text file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`read`]; [`io::ErrorKind::InvalidData`] if it is not UTF-8.
+/// Errors of [`read`]; [`io::ErrorKind::InvalidData`] if it is not UTF-8.
 pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     let text = String::from_utf8(read(path, bytes_max)?);
     text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))

@@ -33,9 +33,9 @@ pub struct LoadSegment {
     pub file_offset: u64,
     /// Bytes in the file.
     pub file_bytes: u64,
-    /// May be executed.
+    /// Whether the segment may be executed.
     pub executable: bool,
-    /// May be written.
+    /// Whether the segment may be written.
     pub writable: bool,
 }
 

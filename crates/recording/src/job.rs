@@ -189,7 +189,7 @@ fn keep_latest_job(found: &mut Vec<RankRecording>, notes: &mut Vec<String>) -> O
     latest
 }
 
-/// Keeps the recording that started first of each rank.
+/// Keeps, for each rank, the recording that started first.
 fn keep_first_of_each(found: &mut Vec<RankRecording>, notes: &mut Vec<String>) {
     found.sort_by_key(|rank| (rank.rank, rank.metadata.started_unix_ns));
     let mut repeated = BTreeSet::new();

@@ -67,7 +67,7 @@ pub const fn head(kind: Kind, words: u8, flags: u16, argument: u32) -> u64 {
     kind as u64 | (words as u64) << 8 | (flags as u64) << 16 | (argument as u64) << 32
 }
 
-/// One record, still in its log.
+/// One record, as a view of its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'log> {
     /// Kind of the record.

@@ -250,7 +250,7 @@ fn nearest(address: usize, unit: usize) -> Option<usize> {
     }
 }
 
-/// Where the pages of one piece go.
+/// Target of the pages of one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// One node.

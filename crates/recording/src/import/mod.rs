@@ -1,9 +1,9 @@
 //! Imports other tools' records of memory accesses: `perf.data` files, the text that `perf script` prints of them, and
 //! samples in nearpage's own CSV form.
 //!
-//! The readers `perf_data` (with `features` for the machine) and `perf_script` turn a file into `Record`s in order of time.
-//! The `follow`er turns these into the log that a recorder would have written, from which the recording is made as
-//! usual. Objects come from the kernel's mappings, as for programs without the preload library.
+//! The readers `perf_data` (with `features` for the machine) and `perf_script` turn a file into `Record`s in order of
+//! time. The `follow`er turns these into the log that a recorder would have written, from which the recording is made
+//! as usual. Objects come from the kernel's mappings, as for programs without the preload library.
 
 mod carried;
 mod csv;

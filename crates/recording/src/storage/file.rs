@@ -175,7 +175,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.put {
-            // Nothing more can be done about a leftover.
+            // A file that cannot be removed, either, is left over.
             let _ = fs::remove_file(folder::unfinished(&self.path));
         }
     }

@@ -25,7 +25,7 @@ const ROWS_MAX: i64 = 1 << 20;
 /// compress to nothing; real rows differ in address or time.
 const ROWS_PER_BYTE_MAX: u64 = 4;
 
-/// Longest text of a table, in bytes; longer texts are cut. Paths are never longer, and a symbol's first part is enough.
+/// Longest text of a table, in bytes; longer texts are cut. Paths are not longer, and a symbol's first part is enough.
 const TEXT_BYTES_MAX: usize = 4096;
 /// Most bytes of a table's texts together, as a text that is stored once may be the name of every row.
 const TEXTS_BYTES_MAX: u64 = 128 << 20;

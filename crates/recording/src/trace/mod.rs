@@ -230,7 +230,7 @@ pub struct FilePage {
     pub page: u64,
 }
 
-/// One reference that the caches let through, or a note that a page was stored to, ready to be replayed: 20 bytes.
+/// One reference that the caches let through, or a note of a store to a page, in the form for replay: 20 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
     /// Instructions of the thread since its previous step.

@@ -192,7 +192,7 @@ fn joined(numbers: impl Iterator<Item = usize>) -> String {
     numbers.join(" ")
 }
 
-/// Those caches of a machine that the tracer simulates.
+/// The caches of a machine that the tracer simulates.
 struct Caches<'a> {
     l1_fetch: &'a nearpage_machine::Cache,
     l1_data: &'a nearpage_machine::Cache,

@@ -201,8 +201,8 @@ proptest! {
         }
     }
 
-    /// Pieces tile the object's pages exactly, whole pages each, neighbours differ, and a limit
-    /// is kept with the same pages covered.
+    /// Pieces cover the object's pages exactly, in whole pages, and neighbours differ. A limited number of pieces covers
+    /// the same pages.
     #[test]
     fn pieces_tile_the_object(
         shape in 0u8..7,

@@ -32,7 +32,7 @@ fn key(row: &Row<'_>) -> (u32, u32) {
 }
 
 impl Threads {
-    /// Returns the thread's number, which differs from its position in the table.
+    /// Returns the thread's number, which can differ from its position in the table.
     pub fn add(&mut self, row: &Row<'_>) -> Result<usize, String> {
         let (pid, tid) = key(row);
         let next = self.seen.len();
