@@ -1,5 +1,4 @@
-//! The daemon: looks at running programs, decides with the simulator's online policies, and moves
-//! pages with `move_pages(2)`.
+//! The daemon observes running programs, decides with the simulator's online policies, and calls `move_pages(2)`.
 //!
 //! ```text
 //! Sampler ─► Observer ─► Interval ─► Decider (a policy) ─► requested moves ─► Guard ─► Mover ─► kernel
@@ -74,5 +73,5 @@ pub use serve::MetricsServer;
 pub use text::{not_moved, stage, text, treated};
 pub use watch::{RATE_MIN_HZ, watch};
 
-/// Pages that counters can be kept of, at most.
+/// Maximum number of pages with counters.
 pub const PAGES_MOST: usize = 1 << 24;
