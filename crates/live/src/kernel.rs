@@ -34,7 +34,7 @@ pub trait Kernel {
         false
     }
 
-    /// `move_pages(2)` without nodes: tells where pages of a process are, by a node or a negative `errno` for each page.
+    /// `move_pages(2)` without nodes: returns a node or a negative `errno` for each page of a process.
     ///
     /// # Errors
     /// The error of the call as a whole.

@@ -21,7 +21,7 @@ pub enum LivePolicy {
     PushPull {
         /// Variant of ARS.
         monitor: Monitor,
-        /// Its parameters.
+        /// Parameters of the variant.
         parameters: PushPullParameters,
     },
     /// Carrefour (§3).

@@ -1,5 +1,4 @@
-//! Machines that hwloc wrote as XML (`lstopo --of xml`), versions 1 and 2 of its format (and 3,
-//! which differs in nothing that is read here).
+//! Machines in hwloc's XML (`lstopo --of xml`), versions 1 and 2 of the format, and 3 as far as it is read here.
 //!
 //! | machine | XML |
 //! | --- | --- |

@@ -171,7 +171,7 @@ pub enum ActionKind {
     Interleave,
     /// The node gets a copy; all copies become read-only.
     Replicate,
-    /// All copies but the master copy are dropped, wherever it is by then.
+    /// All copies but the master copy are dropped.
     Collapse,
 }
 

@@ -14,15 +14,15 @@ pub(crate) const PAGES_MAX: usize = 100_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MovementKind {
-    /// Its home is another node, nearer to who uses it.
+    /// The page's home moves to another node, nearer to its users.
     Migrate,
-    /// Its home is another node, to spread load.
+    /// The page's home moves to another node, to spread load.
     Interleave,
-    /// Another node has a copy too.
+    /// Another node gets a copy.
     Replicate,
-    /// A node that had lost its copy to a store has a fresh one (Carrefour §3.3.2).
+    /// A node that had lost its copy to a store gets a fresh one (Carrefour §3.3.2).
     Refresh,
-    /// After a store one copy is left.
+    /// A store leaves one copy.
     Collapse,
 }
 

@@ -29,8 +29,8 @@ impl Split {
     }
 }
 
-/// What moving pages by step goes to, sums over threads: the functions of Verghese's Table 9. Adds up
-/// to [`Split::move_ns`], less what samples and hinting faults take.
+/// Parts of the time spent moving pages by step, as sums over threads: the functions of Verghese's Table 9. They add up
+/// to [`Split::move_ns`] without samples and hinting faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct MoveSplit {
     /// Taking interrupts.
@@ -41,15 +41,15 @@ pub struct MoveSplit {
     pub lock_ns: f64,
     /// Allocating pages.
     pub allocation_ns: f64,
-    /// Links and mappings, those of collapsed pages included.
+    /// Links and mappings, including those of collapsed pages.
     pub mapping_ns: f64,
-    /// Flushing the own TLB, and having others flush theirs.
+    /// Flushing a CPU's own TLB, and requesting others to flush theirs.
     pub flush_ns: f64,
-    /// Flushing for others.
+    /// Flushing TLBs for other CPUs.
     pub flush_request_ns: f64,
-    /// Copying, waits for controllers and links included.
+    /// Copying, including waits for controllers and links.
     pub copy_ns: f64,
-    /// Ends of the handler.
+    /// End of the handler.
     pub end_ns: f64,
     /// Protection faults.
     pub fault_ns: f64,
