@@ -216,8 +216,7 @@ fn bad_files_have_one_clear_line() {
             "{error}"
         );
     }
-    // Node 0 is there twice and node 1 is hidden, so the matrix has as many rows as before. A fuzz target found this
-    // case.
+    // Node 0 is there twice and node 1 is hidden, so the matrix still has as many rows. A fuzz target found this case.
     let hidden = text("four-nodes-v1").replace(
         r#"os_index="1" cpuset="0x000000f0""#,
         r#"os_index="0" cpuset="0x0000000f""#,

@@ -50,8 +50,7 @@ fn pages_that_were_moved_back_are_told_of() {
     assert!(settled.iter().all(|settled| settled.home == 0));
 }
 
-/// When a program stores too much for copies, pages that were interleaved instead of replicated move to their users
-/// again.
+/// When a program stores too much for copies, pages that were interleaved instead move to their users again.
 #[test]
 fn pages_whose_copies_end_are_colocated_again() {
     let (mut world, mut program) = (world(), Program::new());
