@@ -93,7 +93,7 @@ impl Buffer {
 
     /// The whole buffer.
     pub fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: as above, writable, and borrowed exclusively.
+        // SAFETY: mapped, writable, aligned, initialised, and borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.words.as_ptr(), self.bytes / size_of::<u64>()) }
     }
 

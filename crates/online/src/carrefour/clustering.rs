@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn cpu_load_stays_balanced() {
-        // Thread 3 hardly runs: with 0 and 2 together, one node would run for 2000 and the other for 2 x.
+        // Threads 1 and 3 run for x: with 0 and 2 together, one node would run for 2000 and the other for 2 x.
         for (idle, expected) in [(1000, 2), (990, 2), (989, 0), (0, 0)] {
             let busy = threads(&[(0, 1000), (0, idle), (0, 1000), (0, idle)]);
             let found = moves(&busy, &[shared(7, &[(0, 4), (2, 4)])]);
