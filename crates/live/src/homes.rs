@@ -1,5 +1,5 @@
-//! Nodes of the sampled pages. The kernel is asked once per interval, in batches, and only about pages that are due: a
-//! query takes 0.1 µs (huge pages) to 0.4 µs per page, more than everything else for a sample.
+//! Nodes of the sampled pages. The kernel is asked once per interval, in batches, and only about pages that are due. A
+//! query takes 0.1 µs (huge pages) to 0.4 µs per page, more than all other work on a sample.
 
 use std::cmp::Reverse;
 

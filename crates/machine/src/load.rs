@@ -75,8 +75,8 @@ impl LoadModel {
         self.idle_ns * (1.0 + KNEE * utilisation / (1.0 - utilisation).sqrt())
     }
 
-    /// Latency in nanoseconds by the queue that plans and simulations use: requests arrive at random, and the
-    /// controller is busy with each for the time that a line takes at the peak bandwidth (Pollaczek and Khinchine).
+    /// Latency in nanoseconds by the queue that plans and simulations use (Pollaczek and Khinchine). Requests arrive at
+    /// random, and the controller is busy with each for the time of a line at the peak bandwidth.
     pub fn queue_ns(&self, bytes_per_s: f64) -> f64 {
         let utilisation = (bytes_per_s / self.peak_bytes_per_s).clamp(0.0, UTILISATION_MAX);
         let line_ns = f64::from(self.line_bytes) / self.peak_bytes_per_s * 1e9;

@@ -180,7 +180,7 @@ pub enum ActionKind {
 pub enum View {
     /// All references of the source.
     All,
-    /// Samples of each thread's instructions, one per number of cycles, that refer to memory; caches may serve them.
+    /// Samples of each thread's instructions that refer to memory, whatever serves them.
     Samples {
         /// Cycles between samples.
         cycles: u64,

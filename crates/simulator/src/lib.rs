@@ -5,49 +5,49 @@
 //! against memory controllers, links, a page table with replicas, and a policy that moves pages. It assumes that
 //! placement does not change which references miss, as Verghese's thesis does (§6.1).
 //!
-//! What is modelled, and how:
+//! The model:
 //!
 //! - **A miss** takes the unloaded latency from the CPU's node to the nearest copy of its page, plus the longest of its
-//!   waits for the controller, the directories and the links on its way. It enters all of these queues when it is
-//!   issued. Links carry the line. Under a coherence protocol without a directory (`[coherence]` of a machine) they also
-//!   carry the packets of requests, probes, answers and data heads. A line that another cache holds modified is
-//!   fetched from the page's node, too; on machines with directories it also takes the hops to that cache. Upgrades wait
-//!   for directories only. Write-backs occupy controllers and links, and no thread waits for them.
+//!   waits: for the controller, the directories and the links on its way. The miss enters all of these queues when it
+//!   is issued. Links carry the line. Under a coherence protocol without a directory (`[coherence]` of a machine) they
+//!   also carry the packets of requests, probes, answers and data heads. A line that another cache holds modified is
+//!   fetched from the page's node, too; on machines with directories it also takes the hops to that cache. Upgrades
+//!   wait for directories only. Write-backs occupy controllers and links, and no thread waits for them.
 //! - **A CPU** waits for each miss, or has several outstanding misses and runs ahead of the oldest as far as its window
-//!   allows. A miss whose address depends on what an earlier miss fetches waits for that miss, where the trace has the
-//!   dependency. The CPU always waits for instruction fetches, and for all outstanding misses before it wakes,
+//!   allows. If the trace has the dependency, a miss whose address depends on an earlier miss's data waits for that
+//!   miss. The CPU always waits for instruction fetches. It waits for all outstanding misses before its thread wakes,
 //!   waits for, or makes way for another thread. Threads of one CPU share the CPU by time slices.
-//! - **A prefetcher** (`[prefetcher]`) requests lines ahead of streams of misses. These count among the CPU's outstanding
-//!   misses until they come. A line that the program never uses takes its place in the queues all the same, and is
-//!   assumed to be in no cache.
-//! - **Hits** cost what the machine says where the trace has them (`--keep-hits`). TLB misses cost the sum of their
-//!   levels; the misses of the page walk itself are not modelled. After the flush for a page that moved in steps,
-//!   each page is missing from a TLB until its CPU uses it again.
-//! - **Page tables**: where moves cost by step, a thread that comes to another node goes on using the copy of a page that
-//!   it used before, until the page is moved or copied, or its misses make the page hot. Elsewhere a thread uses the
+//! - **A prefetcher** (`[prefetcher]`) requests lines ahead of streams of misses. Requested lines count among the CPU's
+//!   outstanding misses until they arrive. A line that the program never uses takes its place in the queues as well,
+//!   and is assumed to be in no cache.
+//! - **Hits** cost the machine's hit latencies if the trace has them (`--keep-hits`). TLB misses cost the sum of their
+//!   levels; the misses of the page walk itself are not modelled. After the flush for a page that moved in steps, each
+//!   page is missing from a TLB until its CPU uses the page again.
+//! - **Page tables**: where moves cost by step, a thread that moves to another node keeps its old copy of a page. This
+//!   ends when the page is moved or copied, or when the thread's misses make the page hot. Elsewhere a thread uses the
 //!   nearest copy at once.
 //! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and flushes. The CPU
 //!   whose miss triggered the move pays at its next reference. Copying takes bandwidth of controllers and links where
 //!   moves cost by step. Moves that a policy decides at fixed intervals (`carrefour`) are made by a kernel thread, page
-//!   by page on a CPU that no thread needs; without such a CPU, the thread that is furthest behind pays.
-//! - **A store to a replicated page** is a fault, after which the master copy alone is left or, under `carrefour`, the
+//!   by page, on a CPU that no thread needs. Without such a CPU, the thread that is furthest behind pays.
+//! - **A store to a replicated page** is a fault, after which only the master copy is left or, under `carrefour`, the
 //!   writer's copy. Another node that had a copy then faults at its next miss and gets a new copy. Stores that hit in a
-//!   cache fault, too. Of those, the trace has the first to each page in 100,000 instructions of a thread, so a copy
+//!   cache fault, too. The trace has the first such store to each page in 100,000 instructions of a thread, so a copy
 //!   outlives a store by no more than that.
-//! - **Samples** (`carrefour`) are taken of each thread at even distances of its own time, and cost it time. Chance decides
-//!   which instruction is sampled: a miss as often as instructions are misses, and a load or store that hits in the first
-//!   level as often as programs load and store. Such a load counts for the page of the last data miss, such a store for
-//!   the page that the thread is last known to have stored to. Where a policy is shown one miss in N, the distances
-//!   between these are random, too.
-//! - **Hinting faults** (`kernel-balancing`) come at the first miss to a page after the page was unmapped: references
-//!   that hit in the first level are not in a trace.
-//! - **A thread that moves** to another CPU, by a schedule ([`Schedule`]) or a policy, finds cold caches there. It is charged
-//!   once for refilling them, one line after the other at the mean latency of its misses so far. As many lines are
-//!   charged as the CPU's largest private cache has, or as the thread has missed since it last moved. This is an
-//!   estimate ([`Outcome::estimated`]): the trace does not say what the thread would miss there.
+//! - **Samples** (`carrefour`) are taken of each thread at even distances of its own time, and cost it time. The
+//!   sampled instruction is random: a miss as often as instructions are misses, and a load or store that hits in the
+//!   first level as often as programs load and store. Such a load counts for the page of the last data miss, such a
+//!   store for the page that the thread is last known to have stored to. Where a policy is shown one miss in N, the
+//!   distances between shown misses are random, too.
+//! - **Hinting faults** (`kernel-balancing`) come at the first miss to a page after the page was unmapped, because
+//!   references that hit in the first level are not in a trace.
+//! - **A thread that moves** to another CPU, by a schedule ([`Schedule`]) or a policy, finds cold caches there. It is
+//!   charged once for refilling them, one line after the other at the mean latency of its misses so far. The number of
+//!   lines is that of the CPU's largest private cache, or of the thread's misses since its last move if that is less.
+//!   The charge is an estimate ([`Outcome::estimated`]), because the trace does not have the misses in cold caches.
 //!
-//! [`simulate`] runs several policies in parallel, each a replay of its own: results do not depend on
-//! how many workers there are.
+//! [`simulate`] runs several policies in parallel. Each is a separate replay, so results do not depend on the number of
+//! workers.
 
 mod block_naive;
 mod error;

@@ -112,8 +112,8 @@ fn indexes(element: Element, numa: &[Numa]) -> Result<Vec<NodeId>, Problem> {
     Ok(rows)
 }
 
-/// The matrix between all NUMA nodes in version 1: of those with the right number of rows, the one whose
-/// `relative_depth` points to the nodes, else the first, because hwloc 2 writes another depth there.
+/// The matrix between all NUMA nodes in version 1. Of several with the right number of rows, `relative_depth` selects
+/// the one of the nodes. If none matches, the first is taken, because hwloc 2 writes another depth.
 fn distances_v1<'a, 'input>(
     root: Element<'a, 'input>,
     numa: &[Numa],

@@ -260,7 +260,7 @@ impl Carrefour {
         placed
     }
 
-    /// Adds or removes copies of replicated pages, and returns the number of these pages. "We use the application-wide
+    /// Adds or removes copies of replicated pages; returns the number of these. The paper: "we use the application-wide
     /// MRR and disable replication for the entire application if the MRR is low"; otherwise a copy is "on every memory
     /// node that runs threads from the corresponding application" (§3.3.2), including nodes that threads reach later.
     fn keep_copies(
