@@ -311,7 +311,7 @@ impl Decider {
             return;
         };
         if usize::from(home) >= self.nodes || page as usize >= self.pages {
-            return; // A log that was tampered with.
+            return; // Only a damaged log has such numbers.
         }
         let copies = Copies::at(home);
         if let Some(action) = open.remove(&page)
@@ -330,7 +330,7 @@ impl Decider {
     fn observe(&mut self, full: u64, seen: &ObservedAccess, actions: &mut Vec<Action>) {
         let (node, home) = (usize::from(seen.node), usize::from(seen.home));
         if node >= self.nodes || home >= self.nodes || seen.page as usize >= self.pages {
-            return; // A log that was tampered with.
+            return; // Only a damaged log has such numbers.
         }
         let served = served(seen.level);
         if served == Served::Memory {

@@ -10,7 +10,7 @@
 //! - Memory is bounded: a table of hot pages and a buffer for the accesses between two decisions, both of fixed size.
 //!   They take about 80 bytes a page and 8 MiB. The policy's counters come on top (`migrate`: 16 bytes a page on up to
 //!   four nodes).
-//! - Each process has a guard, which measures, moves a part, measures again, and then goes on or moves back.
+//! - Each process has a guard, which measures, moves a part, measures again, and then continues or moves back.
 //! - A huge page is one page. `smaps` says how much of a mapping is in huge pages, but not which of its pages are. A mapping
 //!   that is mostly in huge pages is assumed to have nothing else.
 //! - The daemon respects a process's limits: the nodes of its cpuset, and the memory policies of its mappings, whose pages

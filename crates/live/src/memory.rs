@@ -80,8 +80,8 @@ pub struct MemoryWatch {
 impl MemoryWatch {
     /// Watches the memory of processes on a machine with these nodes.
     ///
+    /// # Errors
     /// The thread cannot be started.
-    /// A thread that cannot be started.
     pub fn start(nodes: &[u16]) -> std::io::Result<Self> {
         let shared = Arc::<(Mutex<Shared>, Condvar)>::default();
         let (of_thread, nodes) = (shared.clone(), nodes.to_vec());

@@ -35,7 +35,7 @@ impl Pins {
         let mut pinned = 0;
         for (tid, cpus) in std::mem::take(&mut self.requested) {
             let Some(now) = kernel.affinity(pid, tid) else {
-                continue; // It has ended.
+                continue; // The thread has ended.
             };
             let before = self.before.get(&tid).unwrap_or(&now);
             let cpus: CpuList = cpus

@@ -78,7 +78,7 @@ impl MoveRequests<'_> {
         let process = self.processes.get(&page.process)?;
         let (start, bytes) = process.space().page(page.address, self.page_bytes);
         if start != page.address {
-            return None; // It has become part of a huge page, which has a number of its own.
+            return None; // The page has become part of a huge page with another number.
         }
         let to = match action.kind {
             // No stock kernel replicates one address in one process. Interleaving shares distances equally among

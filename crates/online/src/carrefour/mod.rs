@@ -12,7 +12,6 @@
 //! page. Pages that are replicated already count towards the 500 that replication needs. A page that has collapsed too
 //! often stays with the last writer. A replicated page is not decided again until it has collapsed too often, its
 //! copies were reclaimed, or its application stores too much.
-//! much.
 
 mod clustering;
 mod counters;
