@@ -1,4 +1,4 @@
-//! Helpers for tests; and tests of information sources, threads, signals, phases, and refused jobs.
+//! Traces and machines for tests; tests of information sources, threads, signals, phases, and refused jobs.
 
 use nearpage_machine::{CpuId, Machine, preset};
 use nearpage_recording::trace::{Miss, PageIndex, Served, StepBatch, TraceEvent, TracedThread};
